@@ -24,7 +24,7 @@ wheels:  ## the wheels of a release, in dist/
 	for target in $(TARGETS); do SEGMENTS_TARGET=$$target $(PYTHON) -m build --wheel || exit 1; done
 
 sanitize:  ## golden and hostile inputs with the sanitizers of gcc in the kernels
-	$(PYTHON) -m tests.sanitized
+	$(PYTHON) -m verification.hostile.sanitized
 
 lint:  ## style, formatting, and the borders between rooms
 	$(PYTHON) -m ruff check .
@@ -49,7 +49,7 @@ proof: kernels  ## before a release: tests of every case, kill, large directory,
 	$(PYTHON) -m pytest -m "proof or hypothesis" --hypothesis-profile=proof -n 3 --dist loadgroup
 
 release-check:  ## all that a release needs on this machine, and what it could not do: needs the extra `release`
-	$(PYTHON) -m tests.release
+	$(PYTHON) -m verification.release
 
 docs:  ## the site, in site/
 	$(PYTHON) -m mkdocs build --strict --quiet

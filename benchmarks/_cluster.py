@@ -9,8 +9,8 @@ import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.kafka_protocol.fetching import FETCH, FETCH_VERSION
-from tests.kafka_protocol.requests import fetch_of, request
+from verification.kafka_protocol.fetching import FETCH, FETCH_VERSION
+from verification.kafka_protocol.requests import fetch_of, request
 
 VALUE_BYTES = 1024
 TOPIC = "orders"

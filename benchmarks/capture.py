@@ -19,7 +19,7 @@ from benchmarks._cluster import TOPIC, VALUE_BYTES, consume, produce, raw_fetch
 from benchmarks.measure import TURNS, in_turns
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
-from tests.kafka_protocol.broker import running_broker
+from verification.kafka_protocol.broker import running_broker
 
 _PARTITIONS = 3
 _FETCH_BYTES = 8 << 20

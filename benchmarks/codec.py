@@ -32,7 +32,7 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import CODECS, RECORDS_POSITION
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
-from tests.segment_bytes import encode_records
+from verification.world.kafka_bytes.segment_bytes import encode_records
 
 VALUE_BYTES = (100, 1024)
 BATCH_BYTES = (16 << 10, 128 << 10, 1 << 20)

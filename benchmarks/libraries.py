@@ -29,8 +29,8 @@ from spark_segments.format.decoding import batch_groups
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import CODECS
 from spark_segments.format.window import Window
-from tests.golden_files import log_files
-from tests.segment_bytes import encode_records
+from verification.world.kafka_bytes.golden_files import log_files
+from verification.world.kafka_bytes.segment_bytes import encode_records
 
 BATCH_BYTES = (1 << 10, 16 << 10, 128 << 10)
 """The smallest is for zstd alone, whose contexts take longer to make than such a batch to read."""

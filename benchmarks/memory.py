@@ -20,7 +20,7 @@ from benchmarks.compact import NOW_MS, UNIQUE, table
 from spark_segments import LogDir
 from spark_segments.config import server_config
 from spark_segments.maintenance import compact, roll
-from tests.topics import DAY_MS
+from verification.world.topics import DAY_MS
 
 MIB = 1 << 20
 WORK_MIB = 100  # of each thread, beside the maps, as `compact` says

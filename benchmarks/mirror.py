@@ -117,7 +117,7 @@ def replayed_a_minute(directory: Path, commits: int, rows: int) -> float:
 
 def _append_rows(log: LogDir, rows: int) -> None:
     """As many chunks of a record each, in one commit."""
-    from tests.topics import append_one_by_one, records
+    from verification.world.topics import append_one_by_one, records
 
     append_one_by_one(log, "orders", records(rows, time_ms=log.storage.now_ms()))
 

@@ -1,7 +1,7 @@
 """What small things ask of a store, and how long they take: this working tree against another commit, in turns.
 
-On a local disk, and on SeaweedFS behind tests/store_proxy.py, which holds each request for 50 ms. Each tree has a
-process, and a log directory that it has made itself.
+On a local disk, and on SeaweedFS behind verification/world/stores/store_proxy.py, which holds each request for 50 ms.
+Each tree has a process, and a log directory that it has made itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import HERE, Side, exported
-from tests.store_proxy import proxy_process
-from tests.store_servers import seaweedfs
+from verification.stores.servers import seaweedfs
+from verification.world.stores.store_proxy import proxy_process
 
 Counts = Callable[[], Counter[str]]
 

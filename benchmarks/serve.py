@@ -24,7 +24,7 @@ import pyarrow as pa
 from benchmarks._cluster import TOPIC, VALUE_BYTES, consume, fill, produce, raw_fetch
 from benchmarks.measure import TURNS, in_turns
 from spark_segments import LogDir
-from tests.kafka_protocol.broker import running_broker
+from verification.kafka_protocol.broker import running_broker
 
 _SENDER = """
 import os, socket, sys

@@ -22,7 +22,7 @@ import pyarrow.parquet
 from benchmarks.compare import HERE, environment, exported
 from benchmarks.measure import Timings
 from benchmarks.spark import settings
-from tests.s3_server import BUCKET, counting_s3_server
+from verification.world.stores.s3_server import BUCKET, counting_s3_server
 
 BEFORE = "9bc284e"
 """The last commit without shared objects."""

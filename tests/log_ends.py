@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from spark_segments import LogDir
 from spark_segments.maintenance import erase, retain, roll
-from tests.kafka_protocol.serving import with_a_hole
-from tests.topics import append, later
+from verification.kafka_protocol.serving import with_a_hole
+from verification.world.topics import append, later
 
 TOPIC = "gone"
 LOG_END = 200

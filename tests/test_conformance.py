@@ -16,9 +16,10 @@ from spark_segments import LogDir
 from spark_segments.conformance.kit import PASSED, UNSUPPORTED, check_reader
 from spark_segments.conformance.vectors import read_index
 from spark_segments.maintenance import verify
-from tests import conformance_answers, specification_reader
+from tests import conformance_answers
 from tests.conftest import ROOT
-from tests.golden_files import GOLDEN
+from verification.specification import specification_reader
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 VECTORS = read_index(GOLDEN)
 WRONG = [vector for vector in VECTORS if vector.findings]
@@ -70,7 +71,7 @@ def _small_kit(tmp_path: Path) -> Path:
 PROGRAM = """
 import json, sys
 sys.path.insert(0, {root!r})
-from tests.specification_reader import answers
+from verification.specification.specification_reader import answers
 for line in sys.stdin:
     for answer in answers(json.loads(line)):
         {alter}

@@ -38,7 +38,7 @@ from spark_segments.log.reading.scan import Scan
 from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
 from tests.browser import Browser
 from tests.conftest import ROOT
-from tests.golden_files import GOLDEN
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 DOCS = ROOT / "docs"
 PAGES = [

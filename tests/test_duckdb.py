@@ -20,9 +20,9 @@ from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, QueryError, SegmentsError
 from spark_segments.log.reading.scan import Scan
-from tests.golden_files import GOLDEN
-from tests.log.played_log import Play
-from tests.opened import opened
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play
 
 
 @pytest.fixture

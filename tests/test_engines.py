@@ -22,9 +22,9 @@ from spark_segments import LogDir, ProducerOptions, spark_session
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.maintenance import compact, retain, roll
 from spark_segments.polars import scan_topic
-from tests.golden_files import GOLDEN
-from tests.segment_bytes import RECORD_SCHEMA
-from tests.spark.sail_server import sail_session
+from verification.spark.sail_server import sail_session
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.kafka_bytes.segment_bytes import RECORD_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,10 +22,10 @@ from spark_segments import LogDir
 from spark_segments.cli import COMMANDS
 from spark_segments.maintenance import roll, verify
 from tests.conftest import ROOT
-from tests.kafka_protocol.broker import running_broker
-from tests.kafka_protocol.fetching import fetched_batches, kept_batches
 from tests.maintenance.upkeep import all_records, assert_compacted, assert_maintained, assert_vacuumed, busy_log
-from tests.s3_server import BUCKET
+from verification.kafka_protocol.broker import running_broker
+from verification.kafka_protocol.fetching import fetched_batches, kept_batches
+from verification.world.stores.s3_server import BUCKET
 
 AIRFLOW_PYTHON = Path(os.environ.get("AIRFLOW_ENVIRONMENT", ROOT / ".venv-airflow")) / "bin" / "python"
 
@@ -76,7 +76,7 @@ def test_the_quickstart_leaves_the_log_that_it_speaks_of(run_here, tmp_path: Pat
 def test_the_notebook_shows_tables_bars_and_two_plots(tmp_path: Path, python_environment: dict[str, str]) -> None:
     """As in a kernel, and without ipywidgets, which DuckDB's own bar would need."""
     notebook = ROOT / "examples" / "notebook.ipynb"
-    command = [sys.executable, "-m", "tests.notebook", str(notebook)]
+    command = [sys.executable, "-m", "verification.release.notebook", str(notebook)]
     environment = python_environment | {"MPLCONFIGDIR": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,7 +17,7 @@ import spark_segments
 from spark_segments import execution
 from spark_segments.errors import CorruptBatchError, StorageError, VersionMismatchError
 from spark_segments.execution import Versioned, run_tasks, slots_of_a_process, task_slots, try_tasks
-from tests.clock import PATIENCE_SECONDS
+from verification.world.clock import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)

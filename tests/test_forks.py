@@ -15,8 +15,8 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.storage import Storage
 from spark_segments.storage.native import native
-from tests.clock import PATIENCE_SECONDS
-from tests.s3_server import BUCKET
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.stores.s3_server import BUCKET
 
 
 def _read(storage: Storage) -> bytes | str:

@@ -15,10 +15,10 @@ from spark_segments.errors import TransactionOrderError
 from spark_segments.log.appending.append import append_target
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
-from tests.golden_files import GOLDEN, golden_dir
-from tests.manifest_rows import Segment, Transaction, every_row
-from tests.specification_reader import KafkaPartition, ManagedLog
-from tests.witness import Witness, newest, read
+from verification.specification.specification_reader import KafkaPartition, ManagedLog
+from verification.specification.witness import Witness, newest, read
+from verification.world.kafka_bytes.golden_files import GOLDEN, golden_dir
+from verification.world.manifest_rows import Segment, Transaction, every_row
 
 WITNESS = Witness(GOLDEN / "format-2")
 EXPECTED = WITNESS.expected

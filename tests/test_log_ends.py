@@ -16,10 +16,10 @@ from spark_segments import LogDir, maintenance
 from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.polars import scan_topic
-from tests.clock import store_clock
 from tests.log_ends import ENDS, LOG_END, TOPIC, append_new
-from tests.opened import opened
-from tests.topics import DAY_MS, column
+from verification.world.clock import store_clock
+from verification.world.opened import opened
+from verification.world.topics import DAY_MS, column
 
 Ended = tuple[LogDir, list[int]]
 

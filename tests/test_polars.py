@@ -14,7 +14,7 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import UnknownTopicError
 from spark_segments.polars import scan_topic
 from tests.examples import examples
-from tests.segment_bytes import RECORD_SCHEMA
+from verification.world.kafka_bytes.segment_bytes import RECORD_SCHEMA
 
 ZERO = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

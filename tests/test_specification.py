@@ -12,7 +12,7 @@ import pytest
 from spark_segments.conformance.vectors import read_index
 from spark_segments.log.manifest.delta.actions import table_actions
 from tests.conftest import ROOT
-from tests.golden_files import GOLDEN
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 PAGES = ROOT / "docs" / "format"
 TEXTS = {path.name: path.read_text() for path in sorted(PAGES.glob("*.md"))}

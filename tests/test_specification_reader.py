@@ -19,9 +19,16 @@ import pytest
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.format.record_columns import WRITER_SCHEMA
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
-from tests import specification_reader as specification
-from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, damaged_dir, expected_records, golden_dir
-from tests.specification_reader import KafkaPartition, ManagedLog, Record
+from verification.specification import specification_reader as specification
+from verification.specification.specification_reader import KafkaPartition, ManagedLog, Record
+from verification.world.kafka_bytes.golden_files import (
+    CLEAN_DIRECTORIES,
+    GOLDEN,
+    LEGACY_DIRECTORIES,
+    damaged_dir,
+    expected_records,
+    golden_dir,
+)
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

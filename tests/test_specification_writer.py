@@ -9,8 +9,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import roll, verify
-from tests.specification_reader import ManagedLog
-from tests.specification_writer import START_MS, TOPIC_ID, Batch, Record, Topic
+from verification.specification.specification_reader import ManagedLog
+from verification.specification.specification_writer import START_MS, TOPIC_ID, Batch, Record, Topic
 
 VALUES = [b"tea", b"rice", None]
 

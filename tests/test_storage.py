@@ -21,8 +21,8 @@ from spark_segments.cli.metrics import job_metrics, write_metrics
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.maintenance import table
 from spark_segments.storage import CLOCK_PROBE, FileInfo, Storage, WriteStream, objects
-from tests.s3_server import BUCKET
-from tests.store_proxy import (
+from verification.world.stores.s3_server import BUCKET
+from verification.world.stores.store_proxy import (
     HALF_REPLY,
     HANG_UP,
     INTERNAL_ERROR,

@@ -17,7 +17,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.format.built import kernel_sources
 from tests.conftest import ROOT
-from tests.golden_files import GOLDEN
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 # One process of pytest-xdist: the wheel is built, and each environment made, once.
 pytestmark = [pytest.mark.network, pytest.mark.proof, pytest.mark.xdist_group("wheel")]

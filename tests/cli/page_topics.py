@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_segments.config import TopicConfig
 from tests.maintenance.rows import TOPIC_ID, row, snapshot
-from tests.manifest_rows import Partition, Segment, Snapshot
+from verification.world.manifest_rows import Partition, Segment, Snapshot
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
-from tests.topics import contents
+from verification.world.topics import contents
 
 DAY_MS = 86_400_000
 MOMENT = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.kafka_protocol.serving import serving
-from tests.log.memory_store import memory_log
+from verification.kafka_protocol.serving import serving
+from verification.world.stores.memory_store import memory_log
 
 
 def test_a_capture_names_the_groups_that_it_took_and_what_its_bytes_are(segments, tmp_path) -> None:

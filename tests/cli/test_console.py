@@ -5,8 +5,8 @@ import json
 import pytest
 
 from spark_segments import LogDir
-from tests.golden_files import GOLDEN, expected_records
-from tests.topics import contents
+from verification.world.kafka_bytes.golden_files import GOLDEN, expected_records
+from verification.world.topics import contents
 
 START_MS = 1_700_000_000_000
 

@@ -11,9 +11,9 @@ import pytest
 from spark_segments.cli.doctor.environment import _is_within
 from spark_segments.cli.doctor.store import latest_state, store
 from spark_segments.storage import Storage
-from tests.golden_files import GOLDEN
-from tests.played_files import PlayedFiles
-from tests.store_proxy import store_proxy
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.store_proxy import store_proxy
 
 
 def checks(ran) -> dict[str, dict]:

@@ -16,7 +16,7 @@ from spark_segments.dump import layouts
 from spark_segments.dump.decoders import DECODERS, decoder
 from spark_segments.dump.text import text_of
 from spark_segments.kafka.groups import groups_of_records
-from tests.golden_files import GOLDEN, text
+from verification.world.kafka_bytes.golden_files import GOLDEN, text
 
 BROKER = GOLDEN / "broker-data"
 TOPIC_ID = uuid.UUID("523e709f-f16a-4d78-ab10-04af559458d7")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spark_segments import LogDir
-from tests.topics import contents
+from verification.world.topics import contents
 
 START_MS = 1_700_000_000_000
 RECORDS = [

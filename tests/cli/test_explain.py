@@ -7,8 +7,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli.jobs.explain import exactly
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from tests.clock import store_clock
-from tests.topics import append_one_by_one, records, topic_with
+from verification.world.clock import store_clock
+from verification.world.topics import append_one_by_one, records, topic_with
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 1_900_000_000_000  # 2030-03-17 17:46:40, after the files were made

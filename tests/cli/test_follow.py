@@ -17,9 +17,9 @@ from spark_segments.cli import interrupts
 from spark_segments.cli.records.follow import Follower, GroupReader, consume_rounds
 from spark_segments.errors import CommitConflictError, LogDirError, MissingFileError, OffsetOutOfRangeError
 from spark_segments.maintenance import compact, retain, roll, vacuum
-from tests.clock import PATIENCE_SECONDS
-from tests.manifest_rows import Change
-from tests.topics import append
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.manifest_rows import Change
+from verification.world.topics import append
 
 
 @pytest.fixture

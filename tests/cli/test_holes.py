@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tests.simulation.broker.disk import PlayedDisk
+from verification.simulation.broker.disk import PlayedDisk
 
 
 def test_a_hole_is_shown_and_ends_the_import_with_faults_found(run, tmp_path):

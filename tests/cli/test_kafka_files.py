@@ -8,8 +8,15 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli.interrupts import commits_told
-from tests.golden_files import GOLDEN, damaged_dir, expected_batches, expected_records, golden_dir, text
-from tests.manifest_rows import Segment
+from verification.world.kafka_bytes.golden_files import (
+    GOLDEN,
+    damaged_dir,
+    expected_batches,
+    expected_records,
+    golden_dir,
+    text,
+)
+from verification.world.manifest_rows import Segment
 
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 

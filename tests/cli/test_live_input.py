@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_segments import LogDir
-from tests.clock import PATIENCE_SECONDS
-from tests.topics import values
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.topics import values
 
 APPEND = [sys.executable, "-m", "spark_segments", "append"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import roll
-from tests.log_copies import copy_of
+from verification.world.log_copies import copy_of
 
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

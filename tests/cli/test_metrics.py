@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 from spark_segments import LogDir
 from spark_segments.cli.metrics import gauge, openmetrics_text
-from tests.golden_files import GOLDEN
-from tests.log.groups.readers import moved
 from tests.maintenance.upkeep import busy_log
+from verification.world.group_readers import moved
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 
 def samples(path: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

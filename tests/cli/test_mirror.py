@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from tests.clock import PATIENCE_SECONDS
-from tests.golden_files import GOLDEN
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from tests.golden_files import golden_dir
+from verification.world.kafka_bytes.golden_files import golden_dir
 
 
 def test_a_last_stable_offset_that_is_behind_is_told_with_its_producers(segments, tmp_path) -> None:

@@ -25,11 +25,11 @@ from spark_segments.maintenance import compact, retain, roll
 from spark_segments.quantities import iso, moment
 from tests.cli.page_parser import PageParser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
-from tests.golden_files import GOLDEN
-from tests.log_copies import copy_of
 from tests.maintenance.rows import TOPIC_ID, snapshot
-from tests.manifest_rows import Partition
-from tests.topics import records
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.log_copies import copy_of
+from verification.world.manifest_rows import Partition
+from verification.world.topics import records
 
 NAMES = [
     "partition", "log_start_offset", "log_end_offset", "segments", "chunks", "records", "size_bytes", "dirty_ratio",

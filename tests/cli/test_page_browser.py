@@ -14,8 +14,8 @@ from spark_segments.cli.page.render import page
 from spark_segments.log.description import describe
 from tests.browser import Browser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
-from tests.golden_files import GOLDEN
 from tests.maintenance.rows import snapshot
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 pytestmark = [pytest.mark.network, pytest.mark.proof]  # a browser is installed where there is none
 

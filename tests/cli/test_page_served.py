@@ -30,11 +30,11 @@ from spark_segments.log.groups.group import Group
 from spark_segments.maintenance import roll
 from spark_segments.quantities import human_bytes
 from tests.cli.page_parser import PageParser
-from tests.clock import PATIENCE_SECONDS
-from tests.golden_files import GOLDEN
-from tests.log.groups.readers import moved
-from tests.log.played_log import Play
-from tests.opened import opened
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.group_readers import moved
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play
 
 TIME_MS = 1_700_000_000_000
 ATTACK = "<script>alert('x')</script>\"&"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from tests.maintenance.promotion.copies import TOPIC, add, followed, in_step, led
+from verification.world.promoted_copies import TOPIC, add, followed, in_step, led
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from spark_segments.cli import main
 from spark_segments.errors import LogDirError, TopicExistsError
 from spark_segments.maintenance import verify
-from tests.maintenance.rebuild.lost import (
+from verification.rebuild.lost import (
     TOPIC,
     all_files,
     append,
@@ -23,7 +23,7 @@ from tests.maintenance.rebuild.lost import (
     notes,
     numbers,
 )
-from tests.manifest_rows import forget_rows
+from verification.world.manifest_rows import forget_rows
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from spark_segments import LogDir
 from tests.cli.conftest import Segments
 from tests.log.test_store_life import PLANTED, assert_without_secrets
-from tests.s3_server import BUCKET
-from tests.small_limits import Limits
-from tests.store_proxy import REFUSE, store_proxy
+from verification.world.small_limits import Limits
+from verification.world.stores.s3_server import BUCKET
+from verification.world.stores.store_proxy import REFUSE, store_proxy
 
 COMMANDS = (
     ("topic", "list"),

@@ -15,7 +15,7 @@ from spark_segments.cli import main
 from spark_segments.cli.output import Output, ShownTime, print_report, print_table, print_text
 from spark_segments.maintenance import Report
 from spark_segments.quantities import Bytes
-from tests.golden_files import GOLDEN
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 ROWS = [["orders", 0, ShownTime(1_700_000_000_000), Bytes(46_137_344), 119_497], ["prices", 11, None, Bytes(0), 55]]
 COLUMNS = ["topic", "partition", "committed", "size", "records"]

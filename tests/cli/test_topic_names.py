@@ -10,10 +10,10 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import vacuum, verify
 from tests.cli.conftest import Segments
-from tests.clock import ORPHAN_AGE_MS, store_clock
-from tests.golden_files import golden_dir
-from tests.opened import opened
-from tests.topics import values
+from verification.world.clock import ORPHAN_AGE_MS, store_clock
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.opened import opened
+from verification.world.topics import values
 
 ALIASES = ["./orders", "orders/", "x/../orders"]
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tests.durability.disk import Disk
-from tests.durability.run import FORCED, run
+from verification.durability.disk import Disk
+from verification.durability.run import FORCED, run
 
 
 @pytest.mark.proof

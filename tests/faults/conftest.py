@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_segments import LogDir
-from tests.faults.scenes import READS, WRITES, outcome, prepared
-from tests.log_copies import copy_of
+from verification.faults.scenes import READS, WRITES, outcome, prepared
+from verification.world.log_copies import copy_of
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.serving.lease import Lease
 from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
 from spark_segments.storage.filesystem import Found
-from tests.faults.scenes import (
+from verification.faults.scenes import (
     WRITES,
     append_to_both,
     assert_clear,
@@ -29,8 +29,8 @@ from tests.faults.scenes import (
     contents,
     outcome,
 )
-from tests.log_copies import copy_of
-from tests.opened import LocalFiles, opened
+from verification.world.log_copies import copy_of
+from verification.world.opened import LocalFiles, opened
 
 pytestmark = [pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
 

@@ -12,10 +12,10 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
-from tests.faults.scenes import PARTITIONS, assert_clean, contents
-from tests.opened import created
-from tests.played_files import Go, PlayedFiles
-from tests.topics import DAY_MS, later, records
+from verification.faults.scenes import PARTITIONS, assert_clean, contents
+from verification.world.opened import created
+from verification.world.stores.played_files import Go, PlayedFiles
+from verification.world.topics import DAY_MS, later, records
 
 JUMPS = {"forth and back": (400, -400), "back and forth": (-400, 400), "further and further": (30, 3000)}
 

@@ -1,6 +1,6 @@
 """A disk that takes no more, or refuses: a clear error, nothing lost, and a log that is usable after.
 
-What needs a mount is a command: `python -m tests.faults`.
+What needs a mount is a command: `python -m verification.faults`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
-from tests.faults.scenes import (
+from verification.faults.scenes import (
     READS,
     WRITES,
     assert_clear,
@@ -26,8 +26,8 @@ from tests.faults.scenes import (
     outcome,
     readable_by_all,
 )
-from tests.log_copies import copy_of
-from tests.opened import opened
+from verification.world.log_copies import copy_of
+from verification.world.opened import opened
 
 pytestmark = [pytest.mark.cases(1), pytest.mark.xdist_group("faults")]  # one log for both modules
 

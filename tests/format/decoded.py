@@ -11,7 +11,7 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.window import Window
-from tests.format.twin_encode import Record, batch_bytes
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes
 
 NAMES = RECORD_SCHEMA.names
 START = 1_700_000_000_000

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.layout import CODECS, HEADERS_TYPE
-from tests.format.twin_encode import Record
-from tests.segment_bytes import encode_records
+from verification.world.kafka_bytes.segment_bytes import encode_records
+from verification.world.kafka_bytes.twin_encode import Record
 
 NOW = 1_700_000_000_000
 OTHER_CLIENTS = [

@@ -11,7 +11,13 @@ import pytest
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.layout import CODECS, COUNT_UNKNOWN, HEADER_STRUCT, LOG_OVERHEAD
-from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_batches, golden_dir, log_files
+from verification.world.kafka_bytes.golden_files import (
+    CLEAN_DIRECTORIES,
+    LEGACY_DIRECTORIES,
+    expected_batches,
+    golden_dir,
+    log_files,
+)
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 

@@ -20,7 +20,7 @@ from spark_segments.format.sidecars.checkpoints import (
     partition_metadata_bytes,
 )
 from tests.format.test_index import segments
-from tests.golden_files import GOLDEN
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 BROKER = GOLDEN / "broker-data"
 

@@ -14,7 +14,7 @@ from spark_segments.format.sidecars.producer_state import ProducerEntry
 from spark_segments.format.window import Window
 from tests.format.cleaned import LARGEST_INT64, NOW_MS, RETENTION_MS, clean, left, offsets, scanned
 from tests.format.plain_decode import plain_batches
-from tests.format.twin_encode import COMMIT, Record, batch_bytes, empty_batch, marker_batch
+from verification.world.kafka_bytes.twin_encode import COMMIT, Record, batch_bytes, empty_batch, marker_batch
 
 
 def test_only_the_latest_record_of_each_key_stays():

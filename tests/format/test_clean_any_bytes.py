@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
 from tests.format.cleaned import LARGEST_INT64, clean
-from tests.format.twin_encode import Record, batch_bytes, empty_batch
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes, empty_batch
 
 
 def lying(data: bytes) -> bytes:

@@ -7,11 +7,11 @@ import base64
 import pytest
 
 from tests.format.cleaned import clean, left, scanned
-from tests.format.legacy_messages import message, wrapper
 from tests.format.plain_decode import plain_batches
 from tests.format.test_upconvert import converted
-from tests.format.twin_encode import COMMIT, Record, batch_bytes, marker_batch
-from tests.golden_files import expected_records, log_files
+from verification.world.kafka_bytes.golden_files import expected_records, log_files
+from verification.world.kafka_bytes.legacy_messages import message, wrapper
+from verification.world.kafka_bytes.twin_encode import COMMIT, Record, batch_bytes, marker_batch
 
 
 @pytest.mark.parametrize(("codec", "number"), [("zstd", 0), ("none", 3), ("gzip", 4)])

@@ -10,7 +10,7 @@ import pytest
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
 from tests.format.directory_cleaner import CleanedLog, active_producers, clean_log, first_dirty_offset, segments_of
 from tests.format.plain_decode import plain_batches
-from tests.golden_files import GOLDEN, expected_batches, expected_records, golden_dir
+from verification.world.kafka_bytes.golden_files import GOLDEN, expected_batches, expected_records, golden_dir
 
 ROUNDS = [
     *(("latest-price", before, after, "latest-price-0") for before, after in (

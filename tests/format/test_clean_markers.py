@@ -11,7 +11,7 @@ from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from tests.format.cleaned import NOW_MS, RETENTION_MS, clean, left, offsets, scanned
-from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, marker_batch
+from verification.world.kafka_bytes.twin_encode import ABORT, COMMIT, Record, batch_bytes, marker_batch
 
 
 def transaction(kind: int, *, base_offset: int = 0, producer_id: int = 7, key: bytes = b"a") -> bytes:

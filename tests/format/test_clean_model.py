@@ -15,9 +15,9 @@ from spark_segments.format.window import Window
 from tests.format import plain_cleaner
 from tests.format.directory_cleaner import clean_log
 from tests.format.plain_decode import PlainBatch, plain_batches
-from tests.format.twin_encode import ABORT, COMMIT, Record
 from tests.format.written_log import Log
-from tests.small_limits import small_limits
+from verification.world.kafka_bytes.twin_encode import ABORT, COMMIT, Record
+from verification.world.small_limits import small_limits
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.format.test_clean_model import RETENTION_MS, check_rounds
-from tests.format.twin_encode import ABORT, COMMIT, Record
+from verification.world.kafka_bytes.twin_encode import ABORT, COMMIT, Record
 
 KEYS = (b"a", b"b", b"c")
 PRODUCERS = (7, 8)

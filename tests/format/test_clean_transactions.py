@@ -11,8 +11,8 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from tests.format.directory_cleaner import clean_log
 from tests.format.plain_decode import PlainBatch, plain_batches
-from tests.format.twin_encode import ABORT, COMMIT, Record, marker_batch
 from tests.format.written_log import Log
+from verification.world.kafka_bytes.twin_encode import ABORT, COMMIT, Record, marker_batch
 
 NOW_MS = 1_700_000_000_000
 RETENTION_MS = 600_000

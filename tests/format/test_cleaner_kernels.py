@@ -21,9 +21,9 @@ from spark_segments.format.cleaner.layout import Batches
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from tests.format.test_clean_any_bytes import lying
-from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, empty_batch, marker_batch
 from tests.format.uncompiled import granted, uncompiled
-from tests.golden_files import log_files
+from verification.world.kafka_bytes.golden_files import log_files
+from verification.world.kafka_bytes.twin_encode import ABORT, COMMIT, Record, batch_bytes, empty_batch, marker_batch
 
 RUNS = 60
 GOLDEN = ("plain-0", "snappy-0", "txn-0", "zstd-0")

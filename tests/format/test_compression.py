@@ -30,7 +30,7 @@ from spark_segments.format.compression import (
 )
 from spark_segments.format.layout import CODEC_NAMES, GZIP, HEADER_STRUCT, LZ4, NONE, SNAPPY, ZSTD
 from tests.examples import examples
-from tests.golden_files import log_files
+from verification.world.kafka_bytes.golden_files import log_files
 
 CODECS = [GZIP, SNAPPY, LZ4, ZSTD]
 SIZES = [0, 1, 100, 32 * 1024, 32 * 1024 + 1, 64 * 1024 - 1, 64 * 1024, 64 * 1024 + 1, 300_000]

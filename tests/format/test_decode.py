@@ -16,8 +16,8 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import CODECS
 from spark_segments.format.window import Window
 from tests.format.decoded import START, batch_of, decoded, milliseconds, rows_of
-from tests.format.twin_encode import Record, batch_bytes, empty_batch, marker_batch, varint
-from tests.golden_files import CLEAN_DIRECTORIES, expected_records, log_files
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, expected_records, log_files
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes, empty_batch, marker_batch, varint
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 

@@ -14,9 +14,9 @@ from spark_segments.format.decoding.fields import SMALLEST_RECORD
 from spark_segments.format.decoding.outcomes import Binary, Filled, HeaderPlaces, Outcome
 from spark_segments.format.layout import CODECS
 from tests.format.decoded import GOOD, NAMES, START, batch_of, decoded, milliseconds, rows_of, sealed
-from tests.format.guarded import Guarded
 from tests.format.twin import DamageError, decode
-from tests.format.twin_encode import Record, batch_bytes
+from verification.world.kafka_bytes.guarded import Guarded
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes
 
 FUZZ = settings(deadline=None)
 

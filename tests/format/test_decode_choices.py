@@ -11,8 +11,13 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.window import Window
 from tests.format.decoded import NAMES, START, batch_of, decoded
-from tests.format.twin_encode import Record, batch_bytes, record_bytes
-from tests.golden_files import CLEAN_DIRECTORIES, LARGE_DIRECTORIES, expected_records, log_files
+from verification.world.kafka_bytes.golden_files import (
+    CLEAN_DIRECTORIES,
+    LARGE_DIRECTORIES,
+    expected_records,
+    log_files,
+)
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes, record_bytes
 
 
 def log_of(offsets: range) -> bytes:

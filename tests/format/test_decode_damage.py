@@ -14,7 +14,7 @@ from spark_segments.format.decoding.batch_groups import OPENED_BYTES
 from spark_segments.format.layout import CODECS
 from tests.format.decoded import GOOD, batch_of, decoded
 from tests.format.twin import DamageError, decode
-from tests.format.twin_encode import Record, batch_bytes, varint
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes, varint
 
 
 def the_error(batch: bytes, **options) -> CorruptBatchError:

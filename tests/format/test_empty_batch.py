@@ -5,7 +5,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
-from tests.golden_files import log_files
+from verification.world.kafka_bytes.golden_files import log_files
 
 
 @pytest.mark.parametrize("base, last", [(0, 0), (40, 59), (2**40, 2**40 + LARGEST_BATCH_OFFSETS - 1)])

@@ -14,10 +14,10 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.encoding import encode
 from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME
 from tests.examples import examples
-from tests.format import twin_encode as twin
 from tests.format.encoded import NOW, OTHER_CLIENTS, assorted, columns, decoded, encoded, expected_of
-from tests.format.twin_encode import Record
-from tests.golden_files import expected_batches, expected_records, golden_dir
+from verification.world.kafka_bytes import twin_encode as twin
+from verification.world.kafka_bytes.golden_files import expected_batches, expected_records, golden_dir
+from verification.world.kafka_bytes.twin_encode import Record
 
 
 def golden_batches(name: str):

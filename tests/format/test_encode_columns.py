@@ -8,9 +8,9 @@ import pytest
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.layout import HEADERS_TYPE
-from tests.format import twin_encode as twin
 from tests.format.encoded import NOW, assorted, columns, decoded, encoded, expected_of
-from tests.format.twin_encode import Record
+from verification.world.kafka_bytes import twin_encode as twin
+from verification.world.kafka_bytes.twin_encode import Record
 
 
 def test_rows_say_which_and_in_which_order():

@@ -13,7 +13,7 @@ from spark_segments.format.encoding.encode import Runs, encode_runs
 from spark_segments.format.layout import CODECS, CREATE_TIME, LOG_APPEND_TIME
 from tests.examples import examples
 from tests.format.encoded import assorted, columns, encoded
-from tests.format.twin_encode import Record
+from verification.world.kafka_bytes.twin_encode import Record
 
 runs_of_rows = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2**40)), min_size=1, max_size=12)
 

@@ -8,9 +8,9 @@ import pytest
 from spark_segments.errors import RecordTooLargeError
 from spark_segments.format.encoding import encode
 from spark_segments.format.layout import CODECS
-from tests.format import twin_encode as twin
 from tests.format.encoded import columns, decoded, encoded, expected_of
-from tests.format.twin_encode import Record
+from verification.world.kafka_bytes import twin_encode as twin
+from verification.world.kafka_bytes.twin_encode import Record
 
 
 def test_a_batch_may_be_exactly_as_large_as_asked_for():

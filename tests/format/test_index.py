@@ -22,8 +22,14 @@ from spark_segments.format.sidecars.index import (
     time_index_bytes,
 )
 from tests.examples import examples
-from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES, golden_dir, log_files
-from tests.segment_bytes import rebuild
+from verification.world.kafka_bytes.golden_files import (
+    CLEAN_DIRECTORIES,
+    GOLDEN,
+    LEGACY_DIRECTORIES,
+    golden_dir,
+    log_files,
+)
+from verification.world.kafka_bytes.segment_bytes import rebuild
 
 # Kafka appended several batches a call here: on purpose, in the message sets of old magics, and in the cleaner's
 # buffers. Where a log was closed and opened again between two appends, its time index has the first run's maximum too.

@@ -17,9 +17,14 @@ from spark_segments.format.layout import CODECS, LZ4
 from spark_segments.format.legacy import messages, opened
 from spark_segments.format.window import Window
 from tests.examples import examples
-from tests.format.legacy_messages import message, wrapper
-from tests.format.twin_encode import Record, batch_bytes
-from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, expected_records, log_files
+from verification.world.kafka_bytes.golden_files import (
+    LEGACY_DIRECTORIES,
+    expected_batches,
+    expected_records,
+    log_files,
+)
+from verification.world.kafka_bytes.legacy_messages import message, wrapper
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 

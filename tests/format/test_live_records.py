@@ -8,7 +8,7 @@ from spark_segments.format.cleaner.live_records import LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.window import Window
 from tests.format.cleaned import scanned
-from tests.format.twin_encode import Record, batch_bytes
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes
 
 
 def mapped(*batches: bytes, start_offset: int = 0) -> OffsetMap:

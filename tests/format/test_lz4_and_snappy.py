@@ -15,9 +15,9 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.kernels import block_codecs
 from spark_segments.format.window import Window
-from tests.format.guarded import Guarded
-from tests.format.twin_encode import Record, batch_bytes
 from tests.format.uncompiled import granted, uncompiled
+from verification.world.kafka_bytes.guarded import Guarded
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes
 
 FUZZ = settings(deadline=None)
 INPUT, OUTPUT = Guarded(1 << 20), Guarded(1 << 20)

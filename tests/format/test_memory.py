@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.kernels import memory
 from tests.format.twin import Bytes, DamageError
-from tests.format.twin_encode import varint
+from verification.world.kafka_bytes.twin_encode import varint
 
 SETTINGS = settings(deadline=None)
 EDGES = [0, 1, -1, 63, 64, -64, -65, 8191, 8192, 2**20, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, -(2**63)]

@@ -15,8 +15,8 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.legacy import opened
 from spark_segments.format.window import Window
 from tests.format.cleaned import scanned
-from tests.format.twin_encode import COMMIT, Record, batch_bytes, marker_batch
-from tests.golden_files import expected_records, log_files
+from verification.world.kafka_bytes.golden_files import expected_records, log_files
+from verification.world.kafka_bytes.twin_encode import COMMIT, Record, batch_bytes, marker_batch
 
 MANY = 1 << 20
 

@@ -16,7 +16,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.encoding.fields import NO_PARTITION
 from spark_segments.format.encoding.partitioner import group_rows, murmur2_partitions
 from tests.examples import examples
-from tests.golden_files import expected_records
+from verification.world.kafka_bytes.golden_files import expected_records
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 KAFKA_VALUES = {

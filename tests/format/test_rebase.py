@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from spark_segments.format.batches import rebase, scan_batches
-from tests.format import twin_encode as twin
-from tests.format.twin_encode import Record
-from tests.golden_files import log_files
+from verification.world.kafka_bytes import twin_encode as twin
+from verification.world.kafka_bytes.golden_files import log_files
+from verification.world.kafka_bytes.twin_encode import Record
 
 RECORDS = [Record(value=b"%d" % number) for number in range(50)]
 

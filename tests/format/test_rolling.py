@@ -12,7 +12,7 @@ from spark_segments.format.rolling import OpenSegment, Rolls, segment_jitter_ms
 from spark_segments.format.rolling import roll_points as points_to_roll
 from spark_segments.format.sidecars.index import DEFAULT_INDEX_BYTES, DEFAULT_INTERVAL_BYTES, IndexBuilder
 from tests.format.test_index import appends_of, index_files, segments, table
-from tests.golden_files import CLEAN_DIRECTORIES, log_files
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, log_files
 
 WEEK_MS = 7 * 86_400_000
 KNOWN_DIGEST = 0x232F8C7D9438B7D3

@@ -17,8 +17,8 @@ from spark_segments.format.sidecars.producer_state import (
 )
 from spark_segments.format.window import Window
 from tests.examples import examples
-from tests.format.twin_encode import ABORT, COMMIT, Record, batch_bytes, marker_batch
-from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, log_files
+from verification.world.kafka_bytes.twin_encode import ABORT, COMMIT, Record, batch_bytes, marker_batch
 
 # The cleaner drops the last batches of producers that it knows to be gone, and markers with their epochs: what Kafka
 # still held in memory then cannot be had from the log.

@@ -11,7 +11,7 @@ from spark_segments.format.layout import CONTROL_MASK, TRANSACTIONAL_MASK
 from spark_segments.format.sidecars.producer_state import ProducerState, aborted_transactions
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.format.window import Window
-from tests.golden_files import GOLDEN, expected_records, golden_dir, log_files
+from verification.world.kafka_bytes.golden_files import GOLDEN, expected_records, golden_dir, log_files
 
 TXN_COMPACT = [f"txn-compact/{when}{n}/txnc-0" for n in ("", "-2", "-3", "-4") for when in ("dirty", "clean")]
 TRANSACTIONAL = ["txn-0", *(name.replace("clean/", "clean-1/") for name in TXN_COMPACT)]

@@ -28,9 +28,9 @@ from spark_segments.format.layout import CODECS, RECORD_SCHEMA
 from spark_segments.format.sidecars import index, txn_index
 from spark_segments.format.window import Window
 from tests.format.uncompiled import uncompiled
-from tests.hostile.mutations import mutated
-from tests.hostile.targets.batches import batches_of_all_kinds, sealed
-from tests.segment_bytes import encode_records, rebuild
+from verification.hostile.mutations import mutated
+from verification.hostile.targets.batches import batches_of_all_kinds, sealed
+from verification.world.kafka_bytes.segment_bytes import encode_records, rebuild
 
 INPUTS = int(os.environ.get("KERNEL_INPUTS", "300"))
 """How many inputs each entry point gets."""

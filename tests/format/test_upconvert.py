@@ -13,7 +13,7 @@ from spark_segments.format.layout import CODEC_NAMES
 from spark_segments.format.legacy import opened
 from spark_segments.format.window import Window
 from tests.format.test_legacy import INNER, message, wrapper
-from tests.golden_files import LEGACY_DIRECTORIES, expected_records, log_files
+from verification.world.kafka_bytes.golden_files import LEGACY_DIRECTORIES, expected_records, log_files
 
 
 def aiokafka_records(data) -> list:

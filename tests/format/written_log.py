@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from tests.format.directory_cleaner import LogSegment
-from tests.format.twin_encode import ABORT, Record, batch_bytes, marker_batch
+from verification.world.kafka_bytes.twin_encode import ABORT, Record, batch_bytes, marker_batch
 
 
 class Log:

@@ -33,11 +33,11 @@ from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.storage import Storage
-from tests.golden_files import golden_dir
-from tests.hostile.memory_files import storage_of
-from tests.hostile.targets.sidecars import segment_files
-from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot
-from tests.segment_bytes import scan_batches
+from verification.hostile.memory_files import storage_of
+from verification.hostile.targets.sidecars import segment_files
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.kafka_bytes.segment_bytes import scan_batches
+from verification.world.manifest_rows import Partition, Segment, SegmentRows, Snapshot
 
 
 def test_a_footer_whose_topic_id_is_no_text():

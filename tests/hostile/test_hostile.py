@@ -1,4 +1,4 @@
-"""A short form of `python -m tests.hostile`, and tests that the harness notices what it is there for."""
+"""A short form of `python -m verification.hostile`, and tests that the harness notices what it is there for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spark_segments.errors import SegmentsError
-from tests.hostile import campaign, child, targets
-from tests.hostile.child import FIELDS, Share, random_of, run
-from tests.hostile.targets import TARGETS, prepared
+from verification.hostile import campaign, child, targets
+from verification.hostile.child import FIELDS, Share, random_of, run
+from verification.hostile.targets import TARGETS, prepared
 
 INPUTS = {
     "Delta's log": 40,

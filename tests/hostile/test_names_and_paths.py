@@ -14,9 +14,9 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
-from tests.golden_files import golden_dir
-from tests.maintenance.rebuild.lost import TOPIC, again, append, copy, lose_manifest, new_log, rebuild_manifest
-from tests.manifest_rows import Change, every_row, live_rows, respell
+from verification.rebuild.lost import TOPIC, again, append, copy, lose_manifest, new_log, rebuild_manifest
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.manifest_rows import Change, every_row, live_rows, respell
 
 NAMES = [
     "..",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.serving.views import Views
-from tests.kafka_protocol.played import playing
-from tests.specification_writer import START_MS, TOPIC_ID, Batch, Record, marker
+from verification.kafka_protocol.played import playing
+from verification.specification.specification_writer import START_MS, TOPIC_ID, Batch, Record, marker
 
 TOPIC = "ledger"
 ABORT, COMMIT = 0, 1

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kafka_protocol.broker import running_broker
+from verification.kafka_protocol.broker import running_broker
 
 
 @pytest.fixture(scope="package")

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from tests.clock import PATIENCE_SECONDS
-from tests.kafka_protocol.requests import answer_of, request
-from tests.specification_reader import Batch, batches
+from verification.kafka_protocol.requests import answer_of, request
+from verification.specification.specification_reader import Batch, batches
+from verification.world.clock import PATIENCE_SECONDS
 
 (
     FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, FIND_COORDINATOR,

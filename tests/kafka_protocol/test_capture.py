@@ -33,16 +33,16 @@ from spark_segments.log.manifest.snapshot import Snapshot
 from spark_segments.log.manifest.states import Captured
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll, verify
-from tests.clock import PATIENCE_SECONDS, store_clock
-from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
-from tests.kafka_protocol.fetching import fetched_batches
-from tests.kafka_protocol.histories import WITHOUT_IDS, history
-from tests.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
-from tests.kafka_protocol.serving import self_signed, serving
-from tests.log.memory_store import memory_log
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.topics import append_numbers
+from verification.kafka_protocol.fetching import fetched_batches
+from verification.kafka_protocol.histories import WITHOUT_IDS, history
+from verification.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
+from verification.kafka_protocol.serving import self_signed, serving
+from verification.world.clock import PATIENCE_SECONDS, store_clock
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, golden_dir
+from verification.world.opened import opened
+from verification.world.stores.memory_store import memory_log
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.topics import append_numbers
 
 
 def batches(log: LogDir, topic: str, partition: int) -> bytes:

@@ -15,12 +15,12 @@ from spark_segments.kafka_protocol.serving.views import Views
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.log.report import Report
 from spark_segments.maintenance import roll, verify
-from tests.clock import store_clock
 from tests.kafka_protocol.cleaned_cluster import ABORT, COMMIT, TOPIC, KnownCluster, cluster, data, emptied
-from tests.kafka_protocol.played import playing
-from tests.log.memory_store import memory_log
-from tests.segment_bytes import batches_of
-from tests.specification_writer import Batch, marker
+from verification.kafka_protocol.played import playing
+from verification.specification.specification_writer import Batch, marker
+from verification.world.clock import store_clock
+from verification.world.kafka_bytes.segment_bytes import batches_of
+from verification.world.stores.memory_store import memory_log
 
 
 @pytest.fixture

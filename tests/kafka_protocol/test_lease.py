@@ -10,7 +10,7 @@ import pytest
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.serving.lease import DIRECTORY, LEASE_SECONDS, MARGIN_SECONDS, Lease
 from spark_segments.storage import Storage
-from tests.log.memory_store import MemoryFiles
+from verification.world.stores.memory_store import MemoryFiles
 
 
 def _storage(files: MemoryFiles) -> Storage:

@@ -21,12 +21,12 @@ from kafka.errors import SecurityDisabledError
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
 from spark_segments.maintenance import compact, mirror, promote, roll
-from tests.golden_files import CLEAN_DIRECTORIES, golden_dir, log_files
 from tests.kafka_protocol.destination import NEWEST, OF_2_1, Destination
-from tests.kafka_protocol.fetching import kept_batches
-from tests.kafka_protocol.serving import serving
-from tests.specification_reader import batches, records
-from tests.topics import append_numbers
+from verification.kafka_protocol.fetching import kept_batches
+from verification.kafka_protocol.serving import serving
+from verification.specification.specification_reader import batches, records
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, golden_dir, log_files
+from verification.world.topics import append_numbers
 
 NAMES = [
     *(name for name in CLEAN_DIRECTORIES if "/" not in name or name.startswith("broker-data/")),

@@ -18,7 +18,7 @@ import pytest
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol import ReplayOptions, oauth_tokens, replay
 from spark_segments.kafka_protocol.client_settings import kafka_python_options, librdkafka_options
-from tests.log.memory_store import memory_log
+from verification.world.stores.memory_store import memory_log
 
 _JAAS = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required clientId="anna" '
 _JAAS += 'clientSecret="hidden" scope="topics";'

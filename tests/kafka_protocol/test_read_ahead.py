@@ -24,7 +24,7 @@ from spark_segments.kafka_protocol.serving.read_ahead import (
 from spark_segments.kafka_protocol.serving.views import ServedTopic
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll
-from tests.kafka_protocol.serving import records, serving
+from verification.kafka_protocol.serving import records, serving
 
 MIB = 1 << 20
 

@@ -26,11 +26,11 @@ from spark_segments.kafka_protocol.replaying.renaming import Renaming
 from spark_segments.kafka_protocol.replaying.replay import Replay
 from spark_segments.kafka_protocol.replaying.schema_ids import Framed
 from spark_segments.kafka_protocol.replaying.target import TargetCluster, TargetError, TargetTopic
-from tests.clock import PATIENCE_SECONDS
-from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
-from tests.kafka_protocol.fetching import fetched_batches
-from tests.log.memory_store import memory_log
 from tests.values.registry_server import RegistryServer
+from verification.kafka_protocol.fetching import fetched_batches
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, golden_dir
+from verification.world.stores.memory_store import memory_log
 
 _COLUMNS = ["partition", "key", "value", "headers", "timestamp"]
 _numbers = count()

@@ -27,11 +27,17 @@ from spark_segments.kafka_protocol.serving.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.server import Server
 from spark_segments.kafka_protocol.serving.views import Views
-from tests.clock import PATIENCE_SECONDS
-from tests.golden_files import CLEAN_DIRECTORIES, LEGACY_DIRECTORIES, expected_records, golden_dir, queries
-from tests.kafka_protocol.requests import answered, request
-from tests.kafka_protocol.serving import consumer, expected, records, self_signed, serving, text, with_a_hole
-from tests.s3_server import BUCKET
+from verification.kafka_protocol.requests import answered, request
+from verification.kafka_protocol.serving import consumer, expected, records, self_signed, serving, text, with_a_hole
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.kafka_bytes.golden_files import (
+    CLEAN_DIRECTORIES,
+    LEGACY_DIRECTORIES,
+    expected_records,
+    golden_dir,
+    queries,
+)
+from verification.world.stores.s3_server import BUCKET
 
 NAMES = [
     *(name for name in CLEAN_DIRECTORIES if "/" not in name),

@@ -27,13 +27,13 @@ from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.server import Server
 from spark_segments.log.groups.group_files import content_of
 from spark_segments.quantities import wall_ms
-from tests.clock import PATIENCE_SECONDS
-from tests.kafka_protocol import served_kills
-from tests.kafka_protocol.requests import answered
-from tests.kafka_protocol.serving import consumer, serving
-from tests.log.memory_store import MemoryFiles, replayed
-from tests.opened import DeltaLog, created, opened
-from tests.topics import append_numbers
+from verification.kafka_protocol import served_kills
+from verification.kafka_protocol.requests import answered
+from verification.kafka_protocol.serving import consumer, serving
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.opened import DeltaLog, created, opened
+from verification.world.stores.memory_store import MemoryFiles, replayed
+from verification.world.topics import append_numbers
 
 PARTITIONS = 6
 OFFSET_COMMIT, FIND_COORDINATOR = 8, 10

@@ -20,11 +20,11 @@ from spark_segments.kafka_protocol.serving.apis import VERSIONS
 from spark_segments.kafka_protocol.serving.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.serving.limits import Budget, Limits
 from spark_segments.kafka_protocol.serving.server import Server
-from tests.kafka_protocol.requests import answer_of, answered, fetch_of, received, request
-from tests.kafka_protocol.serving import self_signed, serving
-from tests.log.memory_store import memory_log
-from tests.opened import opened
-from tests.played_files import Go, PlayedFiles
+from verification.kafka_protocol.requests import answer_of, answered, fetch_of, received, request
+from verification.kafka_protocol.serving import self_signed, serving
+from verification.world.opened import opened
+from verification.world.stores.memory_store import memory_log
+from verification.world.stores.played_files import Go, PlayedFiles
 
 FETCH, METADATA, JOIN_GROUP, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 1, 3, 11, 17, 18, 36
 MIB = 1 << 20

@@ -16,11 +16,11 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidTopicError, UnknownTopicError
 from spark_segments.kafka_protocol import ReplayOptions, capture, replay
 from spark_segments.maintenance import vacuum
-from tests.clock import ORPHAN_AGE_MS, PATIENCE_SECONDS, store_clock
-from tests.kafka_protocol.played import PlayedViews, playing
-from tests.kafka_protocol.requests import request
-from tests.kafka_protocol.serving import serving
-from tests.topics import values
+from verification.kafka_protocol.played import PlayedViews, playing
+from verification.kafka_protocol.requests import request
+from verification.kafka_protocol.serving import serving
+from verification.world.clock import ORPHAN_AGE_MS, PATIENCE_SECONDS, store_clock
+from verification.world.topics import values
 
 ALIASES = ["./orders", "orders/", ".", "a/b"]
 

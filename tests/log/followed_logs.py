@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_segments import LogDir
 from tests.log.golden_reads import records_of
-from tests.log.kafka_side import TOPIC
+from verification.world.kafka_side import TOPIC
 
 LATER_MS = 2_000_000_000_000
 DAY_MS = 86_400_000

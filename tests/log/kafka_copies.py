@@ -16,7 +16,7 @@ from spark_segments.format.sidecars.checkpoints import (
 )
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.maintenance import Report
-from tests.golden_files import GOLDEN, golden_dir
+from verification.world.kafka_bytes.golden_files import GOLDEN, golden_dir
 
 
 def topic_of(name: str) -> str:

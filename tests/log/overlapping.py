@@ -12,10 +12,10 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
 from spark_segments.format.sidecars.checkpoints import offsets_bytes
-from tests.format.legacy_messages import message, wrapper
-from tests.golden_files import expected_batches, expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records
-from tests.segment_bytes import batches_of, rebuild
+from verification.world.kafka_bytes.golden_files import expected_batches, expected_records, golden_dir
+from verification.world.kafka_bytes.legacy_messages import message, wrapper
+from verification.world.kafka_bytes.segment_bytes import batches_of, rebuild
 
 TOPIC = "prices"
 

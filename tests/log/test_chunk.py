@@ -14,9 +14,9 @@ from spark_segments.log.segment.copying import copy_batches
 from spark_segments.log.segment.writer import ChunkWriter
 from spark_segments.storage import Storage
 from tests.examples import examples
-from tests.manifest_rows import Segment
-from tests.segment_bytes import BatchTable, encode_records, rebuild, scan_batches
-from tests.topics import SegmentLimits, SegmentWriter
+from verification.world.kafka_bytes.segment_bytes import BatchTable, encode_records, rebuild, scan_batches
+from verification.world.manifest_rows import Segment
+from verification.world.topics import SegmentLimits, SegmentWriter
 
 TIME_MS = 1_700_000_000_000
 LIMITS = SegmentLimits(1 << 20, index_interval_bytes=300, segment_index_bytes=4096)

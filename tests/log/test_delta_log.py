@@ -16,13 +16,20 @@ from spark_segments.log.manifest.schemas import TABLE_SCHEMA
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import commit_info
-from tests.log.memory_store import replayed
-from tests.log.played_log import CommitFailedError, CommitNote, FileChange, VersionTakenError, no_table, open_table
-from tests.manifest_rows import TopicRow, topic_table, write_rows
-from tests.opened import DeltaLog, OpenDeltaLog, opened
-from tests.s3_server import BUCKET
-from tests.store_proxy import Request, store_proxy
-from tests.topics import contents
+from verification.world.manifest_rows import TopicRow, topic_table, write_rows
+from verification.world.opened import DeltaLog, OpenDeltaLog, opened
+from verification.world.stores.memory_store import replayed
+from verification.world.stores.played_log import (
+    CommitFailedError,
+    CommitNote,
+    FileChange,
+    VersionTakenError,
+    no_table,
+    open_table,
+)
+from verification.world.stores.s3_server import BUCKET
+from verification.world.stores.store_proxy import Request, store_proxy
+from verification.world.topics import contents
 
 NOTE = CommitNote("id-0", 0, "create")
 DAY_MS = 86_400_000

@@ -12,9 +12,9 @@ from spark_segments.log import difference
 from spark_segments.log.difference import Comparison, History
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import restore, roll
-from tests.golden_files import CLEAN_DIRECTORIES, golden_dir
 from tests.log.kafka_copies import import_golden, topic_of
-from tests.log.kafka_side import TOPIC, KafkaSide
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, golden_dir
+from verification.world.kafka_side import TOPIC, KafkaSide
 
 LATER_MS = 2_000_000_000_000
 

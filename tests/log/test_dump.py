@@ -12,7 +12,7 @@ from spark_segments.dump import DumpOptions, dump_entries, dump_json, log_file
 from spark_segments.dump.text import java_text, text_of
 from spark_segments.format.sidecars.index import offset_index_bytes, time_index_bytes
 from spark_segments.storage import Storage
-from tests.golden_files import (
+from verification.world.kafka_bytes.golden_files import (
     CLEAN_DIRECTORIES,
     GOLDEN,
     LEGACY_DIRECTORIES,

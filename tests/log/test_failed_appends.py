@@ -11,9 +11,9 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.storage.filesystem import WritableFile
-from tests.log.played_log import Play, store_failed
-from tests.opened import LocalFiles, opened
-from tests.topics import records
+from verification.world.opened import LocalFiles, opened
+from verification.world.stores.played_log import Play, store_failed
+from verification.world.topics import records
 
 PARTITIONS = 10
 

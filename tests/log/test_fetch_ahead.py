@@ -14,7 +14,7 @@ from spark_segments.errors import MissingFileError, StorageError
 from spark_segments.storage import Storage, fetch
 from spark_segments.storage.fetch import fetch_ahead
 from tests.examples import examples
-from tests.opened import LocalFiles
+from verification.world.opened import LocalFiles
 
 CONTENT = bytes(number % 251 for number in range(10_000))
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from spark_segments.errors import CorruptBatchError
 from spark_segments.log.segment.figures import SegmentBuilder, SegmentFigures, figures_of_runs
 from tests.examples import examples
-from tests.segment_bytes import BatchTable
-from tests.topics import SegmentLimits
+from verification.world.kafka_bytes.segment_bytes import BatchTable
+from verification.world.topics import SegmentLimits
 
 DELETE_HORIZON = 0x40
 

@@ -15,10 +15,16 @@ from spark_segments.errors import LogDirError, StorageError, UnknownOutcomeError
 from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.maintenance import mirror, roll
 from spark_segments.storage import Storage
-from tests.log.kafka_side import KafkaSide
-from tests.log.played_log import CommitNote, FileChange, Play, VersionTakenError, committed_but_reply_lost
-from tests.opened import DeltaLog, LocalFiles, opened
-from tests.topics import Appender, rows
+from verification.world.kafka_side import KafkaSide
+from verification.world.opened import DeltaLog, LocalFiles, opened
+from verification.world.stores.played_log import (
+    CommitNote,
+    FileChange,
+    Play,
+    VersionTakenError,
+    committed_but_reply_lost,
+)
+from verification.world.topics import Appender, rows
 
 FORCED = {"flush.messages": "1"}
 MONTH_MS = 30 * 24 * 3_600_000

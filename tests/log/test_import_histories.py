@@ -16,7 +16,7 @@ from spark_segments.maintenance import compact, roll, verify
 from tests.examples import examples
 from tests.log.followed_logs import COMPACTED, DAY_MS, LATER_MS, table_of, values
 from tests.log.golden_reads import tree
-from tests.log.kafka_side import TOPIC, KafkaSide
+from verification.world.kafka_side import TOPIC, KafkaSide
 
 
 class Play:

@@ -13,9 +13,9 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.maintenance import verify
-from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of
-from tests.segment_bytes import parse_txn_index, txn_index_bytes
+from verification.world.kafka_bytes.golden_files import expected_records, golden_dir
+from verification.world.kafka_bytes.segment_bytes import parse_txn_index, txn_index_bytes
 
 TRANSACTIONAL = [
     "txn-0",

@@ -15,7 +15,8 @@ from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.kafka.listing import base_offset
 from spark_segments.storage import Storage
-from tests.golden_files import (
+from tests.log.golden_reads import as_records, records_of, tree
+from verification.world.kafka_bytes.golden_files import (
     CLEAN_DIRECTORIES,
     GOLDEN,
     LEGACY_DIRECTORIES,
@@ -25,7 +26,6 @@ from tests.golden_files import (
     queries,
     text,
 )
-from tests.log.golden_reads import as_records, records_of, tree
 
 LIVE_DIRECTORIES = ["live-0"]
 DIRECTORIES = [*CLEAN_DIRECTORIES, *LEGACY_DIRECTORIES, *LIVE_DIRECTORIES]

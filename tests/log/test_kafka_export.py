@@ -26,7 +26,6 @@ from spark_segments.kafka.exporting import export_topics
 from spark_segments.kafka.transfer import import_all
 from spark_segments.maintenance import compact, roll, verify
 from spark_segments.storage import Storage
-from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir
 from tests.log.golden_reads import records_of
 from tests.log.kafka_copies import (
     assert_same_checkpoints,
@@ -36,10 +35,11 @@ from tests.log.kafka_copies import (
     kafka_directory_of,
     topic_of,
 )
-from tests.log.kafka_side import KafkaSide
-from tests.opened import LocalFiles
-from tests.segment_bytes import HEADERS_TYPE, batches_of
-from tests.topics import records
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir
+from verification.world.kafka_bytes.segment_bytes import HEADERS_TYPE, batches_of
+from verification.world.kafka_side import KafkaSide
+from verification.world.opened import LocalFiles
+from verification.world.topics import records
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)

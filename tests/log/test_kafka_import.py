@@ -16,8 +16,12 @@ from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicE
 from spark_segments.kafka.groups import groups_of_records
 from spark_segments.maintenance import mirror, retain, roll, vacuum, verify
 from tests.conftest import ROOT
-from tests.format.legacy_messages import message, wrapper
-from tests.golden_files import (
+from tests.log.golden_reads import as_records, records_of, tree
+from tests.log.kafka_copies import assert_same_partition, import_golden, topic_of
+from tests.log.overlapping import TOPIC, Batch, SegmentOf, served, write_partition
+from tests.log.test_overlaps import each
+from verification.simulation.broker.disk import ABORT, COMMIT, PlayedBatch
+from verification.world.kafka_bytes.golden_files import (
     GOLDEN,
     LEGACY_DIRECTORIES,
     damaged_dir,
@@ -26,13 +30,9 @@ from tests.golden_files import (
     golden_dir,
     log_files,
 )
-from tests.log.golden_reads import as_records, records_of, tree
-from tests.log.kafka_copies import assert_same_partition, import_golden, topic_of
-from tests.log.overlapping import TOPIC, Batch, SegmentOf, served, write_partition
-from tests.log.test_overlaps import each
-from tests.segment_bytes import batches_of, rebuild
-from tests.simulation.broker.disk import ABORT, COMMIT, PlayedBatch
-from tests.topics import records
+from verification.world.kafka_bytes.legacy_messages import message, wrapper
+from verification.world.kafka_bytes.segment_bytes import batches_of, rebuild
+from verification.world.topics import records
 
 DAY_MS = 86_400_000
 LATER_MS = 2_000_000_000_000
@@ -313,7 +313,14 @@ def test_old_magics_are_converted_record_for_record(log, name):
 
 
 def steps_of(log_dir: Path, last: int, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.log.killed_import", str(golden_dir("txn-0")), str(log_dir), str(last)]
+    command = [
+        sys.executable,
+        "-m",
+        "verification.kills.killed_import",
+        str(golden_dir("txn-0")),
+        str(log_dir),
+        str(last),
+    ]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

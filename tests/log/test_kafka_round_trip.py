@@ -12,7 +12,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import LogDirError
 from spark_segments.maintenance import compact, roll
-from tests import golden_files
+from verification.world.kafka_bytes import golden_files
 
 CHECKPOINTS = ("log-start-offset-checkpoint", "cleaner-offset-checkpoint", "recovery-point-offset-checkpoint",
                "replication-offset-checkpoint")  # fmt: skip

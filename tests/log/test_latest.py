@@ -13,9 +13,9 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.reading.latest import read_latest
 from spark_segments.maintenance import compact, roll
-from tests.golden_files import GOLDEN
 from tests.maintenance.test_compact_golden import STEPS
 from tests.maintenance.test_compact_golden import TOPICS as GOLDEN_TOPICS
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 FOREVER_MS = str(10**12)
 COLUMNS = ["partition", "offset", "key", "value"]

@@ -17,8 +17,8 @@ from spark_segments.log.reading.across import AcrossPart, read_across
 from spark_segments.maintenance import compact, erase, mirror, restore, roll
 from spark_segments.polars import scan_topic
 from tests.examples import examples
-from tests.maintenance.rebuild.lost import again, rebuild_manifest
-from tests.topics import DAY_MS, append, column, later
+from verification.rebuild.lost import again, rebuild_manifest
+from verification.world.topics import DAY_MS, append, column, later
 
 COLUMNS = ["partition", "offset", "key", "value"]
 FOREVER_MS = str(10**12)

@@ -11,8 +11,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance import roll
-from tests.manifest_rows import Change, Partition
-from tests.segment_bytes import batches_of
+from verification.world.kafka_bytes.segment_bytes import batches_of
+from verification.world.manifest_rows import Change, Partition
 
 LATER_MS = 2_000_000_000_000
 

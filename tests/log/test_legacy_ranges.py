@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spark_segments import LogDir
-from tests.golden_files import LEGACY_DIRECTORIES, expected_batches, golden_dir
+from verification.world.kafka_bytes.golden_files import LEGACY_DIRECTORIES, expected_batches, golden_dir
 
 
 @pytest.mark.parametrize("name", LEGACY_DIRECTORIES)

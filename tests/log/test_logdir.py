@@ -22,11 +22,11 @@ from spark_segments.errors import (
 )
 from spark_segments.log.marker import MARKER
 from spark_segments.maintenance import verify
-from tests import golden_files
-from tests.log.played_log import Play
-from tests.manifest_rows import Change
-from tests.opened import opened
-from tests.topics import GOLDEN_MS, records
+from verification.world.kafka_bytes import golden_files
+from verification.world.manifest_rows import Change
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play
+from verification.world.topics import GOLDEN_MS, records
 
 
 def read(log: LogDir, topic: str, *names: str, version: int | None = None, **options) -> list[tuple]:

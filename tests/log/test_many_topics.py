@@ -6,11 +6,11 @@ import pytest
 
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.manifest.row_files import COLUMN_BYTES, _RowCache
-from tests.log.chunk_rows import new_chunk
-from tests.log.played_log import Play
-from tests.manifest_rows import SEGMENT_SCHEMA, Segment
-from tests.opened import opened
-from tests.played_files import PlayedFiles
+from verification.world.chunk_rows import new_chunk
+from verification.world.manifest_rows import SEGMENT_SCHEMA, Segment
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
 
 
 def test_an_error_names_the_first_topics_and_opens_no_others(log, limits):

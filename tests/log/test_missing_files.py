@@ -15,9 +15,9 @@ from spark_segments.kafka import importing
 from spark_segments.log.directory import LogDirectory
 from spark_segments.maintenance import roll, vacuum, verify
 from spark_segments.storage import Storage
-from tests.golden_files import golden_dir
-from tests.manifest_rows import Snapshot
-from tests.topics import GOLDEN_MS, append_one_by_one, records, topic_with
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.manifest_rows import Snapshot
+from verification.world.topics import GOLDEN_MS, append_one_by_one, records, topic_with
 
 DELAY_MS = 60_000
 

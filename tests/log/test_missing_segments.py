@@ -9,7 +9,7 @@ import pytest
 from spark_segments.errors import LogDirError
 from tests.log.followed_logs import COMPACTED, table_of
 from tests.log.golden_reads import tree
-from tests.log.kafka_side import TOPIC, KafkaSide
+from verification.world.kafka_side import TOPIC, KafkaSide
 
 
 def uncleaned(tmp_path: Path) -> KafkaSide:

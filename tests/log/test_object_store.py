@@ -13,10 +13,10 @@ from spark_segments import LogDir
 from spark_segments.errors import RegistryError
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
-from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of
-from tests.s3_server import BUCKET
-from tests.topics import DAY_MS, contents, records
+from verification.world.kafka_bytes.golden_files import expected_records, golden_dir
+from verification.world.stores.s3_server import BUCKET
+from verification.world.topics import DAY_MS, contents, records
 
 COMPACTED = {
     "cleanup.policy": "compact",

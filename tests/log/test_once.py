@@ -10,9 +10,9 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
-from tests.clock import store_clock
-from tests.log.played_log import Play, committed_but_reply_lost, store_failed
-from tests.opened import opened
+from verification.world.clock import store_clock
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play, committed_but_reply_lost, store_failed
 
 DAY_MS = 24 * 60 * 60 * 1000
 ROWS = pa.table({"value": ["a", "b"]})

@@ -18,10 +18,10 @@ from spark_segments import LogDir
 from spark_segments.log.findings import Findings
 from spark_segments.maintenance import verify
 from tests.examples import examples
-from tests.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.golden_reads import Record, as_records, read_one_by_one, records_of, tree
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, crashed_in_swap, served, write_partition
-from tests.segment_bytes import batches_of
+from verification.world.kafka_bytes.golden_files import LEGACY_DIRECTORIES, expected_records, golden_dir
+from verification.world.kafka_bytes.segment_bytes import batches_of
 
 CRASHES = [
     ("latest-price/before-clean/latest-price-0", "latest-price/after-clean-1/latest-price-0"),

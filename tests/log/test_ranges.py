@@ -14,9 +14,9 @@ from spark_segments.errors import CorruptBatchError
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.ranges import Ranges
 from spark_segments.storage import Storage
-from tests.manifest_rows import Segment
-from tests.opened import LocalFiles
-from tests.segment_bytes import Window
+from verification.world.kafka_bytes.segment_bytes import Window
+from verification.world.manifest_rows import Segment
+from verification.world.opened import LocalFiles
 
 
 class StoreFiles(LocalFiles):

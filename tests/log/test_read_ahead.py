@@ -18,9 +18,9 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.ahead import read_ahead
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.log.reading import scan
-from tests.clock import PATIENCE_SECONDS
 from tests.examples import examples
-from tests.segment_bytes import RECORD_SCHEMA
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.kafka_bytes.segment_bytes import RECORD_SCHEMA
 
 
 def batch(number: int, rows: int = 1) -> pa.RecordBatch:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from tests.examples import examples
-from tests.golden_files import GOLDEN
-from tests.segment_bytes import RECORD_SCHEMA
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.kafka_bytes.segment_bytes import RECORD_SCHEMA
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 VIEWS = pa.schema([one.with_type(pa.binary_view()) if one.name == "value" else one for one in RECORD_SCHEMA])

@@ -18,8 +18,8 @@ from spark_segments.log.reading.plan import PARALLEL_TASKS, pack
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
 from tests.examples import examples
-from tests.golden_files import GOLDEN
-from tests.opened import opened
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.opened import opened
 
 appends = st.lists(st.lists(st.integers(-1, 50), min_size=1, max_size=40), min_size=1, max_size=6)
 

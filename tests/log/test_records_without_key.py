@@ -10,9 +10,9 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import InvalidRecordError
 from spark_segments.log.appending.append import append_target, commit_chunks
-from tests.log.played_log import Play
-from tests.opened import opened
-from tests.topics import Appender
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play
+from verification.world.topics import Appender
 
 
 @pytest.fixture

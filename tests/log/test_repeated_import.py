@@ -15,15 +15,15 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance import compact, restore, retain, roll, verify
-from tests.golden_files import GOLDEN, LEGACY_DIRECTORIES, expected_records, golden_dir
 from tests.log.followed_logs import COMPACTED, DAY_MS, LATER_MS, table_of, values
 from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.kafka_copies import import_golden, topic_of
-from tests.log.kafka_side import TOPIC, KafkaSide
 from tests.log.test_kafka_import import growing
-from tests.manifest_rows import commit_append
-from tests.segment_bytes import batches_of, rebase
-from tests.topics import SegmentLimits, records
+from verification.world.kafka_bytes.golden_files import GOLDEN, LEGACY_DIRECTORIES, expected_records, golden_dir
+from verification.world.kafka_bytes.segment_bytes import batches_of, rebase
+from verification.world.kafka_side import TOPIC, KafkaSide
+from verification.world.manifest_rows import commit_append
+from verification.world.topics import SegmentLimits, records
 
 CHAINS = {
     "latest-price": ["before-clean", "after-clean-1"]

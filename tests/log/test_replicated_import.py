@@ -10,8 +10,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.maintenance import verify
-from tests import golden_files
 from tests.log.golden_reads import as_records, records_of
+from verification.world.kafka_bytes import golden_files
 
 ORDERS = 1590  # the high watermark of orders-0
 DELETED = 500  # its log start

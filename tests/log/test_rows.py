@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, removed_rows
 from spark_segments.log.manifest.schemas import TABLE_SCHEMA
-from tests.manifest_rows import SEGMENT_SCHEMA, Partition, Segment, TopicRow, topic_of, topic_table
+from verification.world.manifest_rows import SEGMENT_SCHEMA, Partition, Segment, TopicRow, topic_of, topic_table
 
 CHUNK = Segment(
     topic_id="t",

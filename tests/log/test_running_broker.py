@@ -25,10 +25,10 @@ from spark_segments.spark.options import read_options
 from spark_segments.spark.streams.data_loss import DataLoss
 from spark_segments.spark.streams.stream_reader import StreamTopics
 from spark_segments.storage import Storage
-from tests.manifest_rows import Change
-from tests.opened import LocalFiles
-from tests.simulation.broker.disk import ABORT, PlayedDisk, PlayedPartition
-from tests.topics import offsets
+from verification.simulation.broker.disk import ABORT, PlayedDisk, PlayedPartition
+from verification.world.manifest_rows import Change
+from verification.world.opened import LocalFiles
+from verification.world.topics import offsets
 
 
 class WatchedFiles(LocalFiles):

@@ -17,10 +17,10 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.storage import Storage
-from tests.format.twin_encode import Record
-from tests.format.twin_encode import batch_bytes as encoded
-from tests.manifest_rows import SEGMENT_SCHEMA, Partition, Segment
-from tests.opened import opened
+from verification.world.kafka_bytes.twin_encode import Record
+from verification.world.kafka_bytes.twin_encode import batch_bytes as encoded
+from verification.world.manifest_rows import SEGMENT_SCHEMA, Partition, Segment
+from verification.world.opened import opened
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 SEGMENTS = 100

@@ -22,15 +22,15 @@ from spark_segments.log.appending.append import append_target
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.maintenance import erase, mirror, vacuum, verify
 from spark_segments.storage import Storage
-from tests.clock import store_clock
 from tests.examples import examples
 from tests.maintenance.verification.topics import repaired
-from tests.manifest_rows import Change, commit_append, live_rows
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.small_limits import small_limits
-from tests.specification_reader import ManagedLog
-from tests.topics import Appender, assert_sound, contents
+from verification.specification.specification_reader import ManagedLog
+from verification.world.clock import store_clock
+from verification.world.manifest_rows import Change, commit_append, live_rows
+from verification.world.opened import opened
+from verification.world.small_limits import small_limits
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.topics import Appender, assert_sound, contents
 
 PARTITIONS = 12
 TIME_MS = 1_700_000_000_000

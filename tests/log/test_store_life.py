@@ -16,11 +16,11 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.maintenance import vacuum, verify
 from spark_segments.storage import Storage
-from tests.clock import ORPHAN_AGE_MS, store_clock
-from tests.log.store_life import Life
-from tests.s3_server import BUCKET
-from tests.small_limits import Limits
-from tests.store_proxy import (
+from verification.stores.life import Life
+from verification.world.clock import ORPHAN_AGE_MS, store_clock
+from verification.world.small_limits import Limits
+from verification.world.stores.s3_server import BUCKET
+from verification.world.stores.store_proxy import (
     HALF_REPLY,
     HANG_UP,
     INTERNAL_ERROR,

@@ -17,11 +17,11 @@ from spark_segments import LogDir
 from spark_segments.format import walk
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.conftest import ROOT
-from tests.manifest_rows import forget_rows
-from tests.s3_server import BUCKET
-from tests.small_limits import Limits
-from tests.store_proxy import StoreProxy, store_proxy
-from tests.topics import DAY_MS, records
+from verification.world.manifest_rows import forget_rows
+from verification.world.small_limits import Limits
+from verification.world.stores.s3_server import BUCKET
+from verification.world.stores.store_proxy import StoreProxy, store_proxy
+from verification.world.topics import DAY_MS, records
 
 PARTITIONS = 20
 

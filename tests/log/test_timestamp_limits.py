@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.errors import InvalidOptionError
-from tests.clock import store_clock
+from verification.world.clock import store_clock
 
 NOW_MS = 1_700_000_000_000
 LIMITS = {"message.timestamp.before.max.ms": "5000", "message.timestamp.after.max.ms": "1000"}

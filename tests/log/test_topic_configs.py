@@ -12,7 +12,7 @@ from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError
 from spark_segments.kafka.imported_settings import DIRECTORY, topic_configs
 from spark_segments.storage import Storage
-from tests.golden_files import GOLDEN
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 BROKER = GOLDEN / "broker-data"
 

@@ -16,11 +16,11 @@ from spark_segments.config import RESERVED_NAMES
 from spark_segments.errors import InvalidTopicError, SegmentsError, TopicExistsError, UnknownTopicError
 from spark_segments.polars import scan_topic
 from spark_segments.storage import Storage
-from tests.clock import ORPHAN_AGE_MS, store_clock
-from tests.log.memory_store import MemoryFiles, replayed
-from tests.manifest_rows import Change, live_rows, respell
-from tests.opened import DeltaLog, created, opened
-from tests.topics import values
+from verification.world.clock import ORPHAN_AGE_MS, store_clock
+from verification.world.manifest_rows import Change, live_rows, respell
+from verification.world.opened import DeltaLog, created, opened
+from verification.world.stores.memory_store import MemoryFiles, replayed
+from verification.world.topics import values
 
 ALIASES = [
     "./orders",

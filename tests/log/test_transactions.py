@@ -9,10 +9,10 @@ import pytest
 from spark_segments.errors import CommitConflictError, InvalidOptionError, UnknownTopicError
 from spark_segments.log.appending.append import commit_chunks
 from spark_segments.log.appending.appender import Chunks
-from tests.log.chunk_rows import new_chunk, new_manifest
-from tests.log.played_log import Play
-from tests.manifest_rows import commit_append
-from tests.opened import opened
+from verification.world.chunk_rows import new_chunk, new_manifest
+from verification.world.manifest_rows import commit_append
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play
 
 ROWS = pa.table({"key": ["a", "b"], "value": ["1", "2"]})
 LARGEST = 2**63 - 1

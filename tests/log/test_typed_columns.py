@@ -19,9 +19,9 @@ from spark_segments.log import LogDirectory, Scan, Snapshot, append
 from spark_segments.log.typed import Decoders, Encoders, ValueFormats, value_provider
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import RecordsRegistry
-from tests.topics import contents
 from tests.values.registry_server import RegistryServer
 from tests.values.test_confluent import message_class
+from verification.world.topics import contents
 
 ORDER = pa.struct([("id", pa.int64()), ("customer", pa.string())])
 ROWS = [{"id": 1, "customer": "Ann"}, {"id": 2, "customer": None}, None]

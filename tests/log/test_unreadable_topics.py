@@ -21,10 +21,10 @@ from spark_segments.errors import (
 )
 from spark_segments.log.appending.append import append_target
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
-from tests.log.played_log import Play
-from tests.manifest_rows import Change, forget_rows, live_rows, of_format, of_version_1
-from tests.opened import opened
-from tests.topics import DAY_MS, later, records, values
+from verification.world.manifest_rows import Change, forget_rows, live_rows, of_format, of_version_1
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play
+from verification.world.topics import DAY_MS, later, records, values
 
 
 def directory(log: LogDir, topic: str = "bad") -> Path:

@@ -16,8 +16,8 @@ from spark_segments.errors import StorageError
 from spark_segments.log.marker import MARKER, OVERWRITES
 from spark_segments.maintenance import verify
 from spark_segments.storage import CLOCK_PROBE, FileInfo, Storage
-from tests.s3_server import BUCKET
-from tests.store_proxy import store_proxy
+from verification.world.stores.s3_server import BUCKET
+from verification.world.stores.store_proxy import store_proxy
 
 VALUES = pa.table({"value": [b"tea"]})
 

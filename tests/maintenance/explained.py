@@ -8,7 +8,7 @@ from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import Explanation, TimeBounds
 from tests.maintenance.rows import TOPIC_ID, snapshot
 from tests.maintenance.schedule import TOPIC
-from tests.manifest_rows import Partition, Segment
+from verification.world.manifest_rows import Partition, Segment
 
 NOW_MS = 1_000_000
 EVERY_MS = 100

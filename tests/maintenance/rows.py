@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.config import TopicConfig, topic_config
-from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot, in_log_order
+from verification.world.manifest_rows import Partition, Segment, SegmentRows, Snapshot, in_log_order
 
 TOPIC = "orders"
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

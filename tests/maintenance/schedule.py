@@ -16,10 +16,10 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import Explanation, RecordState, TimeBounds
-from tests.clock import store_clock
-from tests.manifest_rows import Segment
-from tests.segment_bytes import batches_of
-from tests.topics import append_one_by_one, topic_with, under_policy
+from verification.world.clock import store_clock
+from verification.world.kafka_bytes.segment_bytes import batches_of
+from verification.world.manifest_rows import Segment
+from verification.world.topics import append_one_by_one, topic_with, under_policy
 
 START_MS = 1_000_000
 TOPIC = "orders"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from spark_segments import LogDir
 from spark_segments.maintenance import vacuum
-from tests.opened import opened
-from tests.played_files import Go, PlayedFiles
+from verification.world.opened import opened
+from verification.world.stores.played_files import Go, PlayedFiles
 
 
 class SlowVacuum:

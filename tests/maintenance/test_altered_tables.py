@@ -14,8 +14,8 @@ from spark_segments.lake.plan import SPREAD
 from spark_segments.maintenance import compact, roll
 from tests.examples import examples
 from tests.log.test_latest_across import CONFIG, KEYS
-from tests.maintenance.table_rows import content, readable, update
-from tests.topics import DAY_MS, append
+from verification.kills.table_rows import content, readable, update
+from verification.world.topics import DAY_MS, append
 
 
 def cleaned(log):

@@ -12,9 +12,9 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import Report, compact, roll, verify
 from spark_segments.maintenance.compaction import partition_cleaner
-from tests.log.played_log import Play
-from tests.opened import opened
-from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, later, live, offsets, records, topic_with
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play
+from verification.world.topics import DAY_MS, GOLDEN_MS, append_one_by_one, later, live, offsets, records, topic_with
 
 ROLL = sys.modules["spark_segments.maintenance.rolling.roll"]
 ONE_THREAD = {"log.cleaner.threads": "1"}

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_segments.maintenance import erase
-from tests.maintenance.table_rows import content, failure, readable, update, with_orders
-from tests.topics import append
+from verification.kills.table_rows import content, failure, readable, update, with_orders
+from verification.world.topics import append
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.maintenance import compact, retain, roll
 from tests.examples import examples
-from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition, groups, plan_compaction
-from tests.manifest_rows import Partition, Segment
-from tests.small_limits import small_limits
-from tests.topics import append, append_even_without_key, contents, under_policy
+from verification.world.manifest_rows import Partition, Segment
+from verification.world.rounds import CleanerSettings, RoundTasks, clean_partition, groups, plan_compaction
+from verification.world.small_limits import small_limits
+from verification.world.topics import append, append_even_without_key, contents, under_policy
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 1000

@@ -11,12 +11,12 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment import file as reader
 from spark_segments.maintenance import compact, retain, roll, verify
-from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of
 from tests.log.overlapping import TOPIC, Batch, SegmentOf, write_partition
 from tests.log.test_overlaps import each, record
-from tests.segment_bytes import batches_of
-from tests.topics import GOLDEN_MS, contents, later, live, topic_with
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.kafka_bytes.segment_bytes import batches_of
+from verification.world.topics import GOLDEN_MS, contents, later, live, topic_with
 
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 

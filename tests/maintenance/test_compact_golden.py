@@ -10,8 +10,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import compact, roll
-from tests import golden_files
-from tests.topics import append_batches, golden_batches, later
+from verification.world.kafka_bytes import golden_files
+from verification.world.topics import append_batches, golden_batches, later
 
 CONFIG = {"cleanup.policy": "compact", "delete.retention.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from spark_segments.config import topic_config
-from tests.maintenance.rounds import NOT_DIRTY, CompactionCandidate, groups, plan_compaction
 from tests.maintenance.rows import chunk, partition_row, row, run, table
-from tests.manifest_rows import Partition, Segment
+from verification.world.manifest_rows import Partition, Segment
+from verification.world.rounds import NOT_DIRTY, CompactionCandidate, groups, plan_compaction
 
 NOW_MS = 1_700_000_000_000
 LAG_MS = 3_600_000

@@ -9,12 +9,12 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, restore, retain, roll, verify
-from tests.clock import OLDEST_CHUNK_MS, store_clock
-from tests.log.played_log import Play
-from tests.manifest_rows import Change
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.topics import DAY_MS, GOLDEN_MS, append, contents, later, live, topic_with
+from verification.world.clock import OLDEST_CHUNK_MS, store_clock
+from verification.world.manifest_rows import Change
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
+from verification.world.topics import DAY_MS, GOLDEN_MS, append, contents, later, live, topic_with
 
 CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": -1, "min.cleanable.dirty.ratio": 0}
 

@@ -17,9 +17,9 @@ from spark_segments.format.cleaner.layout import BYTES_PER_SLOT
 from spark_segments.maintenance import compact, roll, verify
 from spark_segments.maintenance.compaction.first_pass import SUFFIX, MapFile
 from spark_segments.storage import Storage
-from tests.maintenance.rounds import CleanerSettings, RoundTasks, clean_partition
 from tests.maintenance.upkeep import all_records, assert_maintained, busy_log
-from tests.topics import contents, live
+from verification.world.rounds import CleanerSettings, RoundTasks, clean_partition
+from verification.world.topics import contents, live
 
 NOW_MS = 1_700_000_000_000
 

@@ -11,11 +11,11 @@ from spark_segments import LogDir
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.maintenance import compact, restore, retain, roll
 from spark_segments.maintenance.verification.deep import commit_repairs
-from tests.clock import store_clock
-from tests.log.played_log import CommitFailedError, Play
-from tests.manifest_rows import Manifest
-from tests.opened import opened
-from tests.topics import DAY_MS, GOLDEN_MS, SegmentLimits, append_one_by_one, live, records, topic_with
+from verification.world.clock import store_clock
+from verification.world.manifest_rows import Manifest
+from verification.world.opened import opened
+from verification.world.stores.played_log import CommitFailedError, Play
+from verification.world.topics import DAY_MS, GOLDEN_MS, SegmentLimits, append_one_by_one, live, records, topic_with
 
 HOUR_MS = 3_600_000
 CONFIG = {

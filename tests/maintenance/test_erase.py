@@ -18,12 +18,12 @@ from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.maintenance import compact, erase, retain, roll, vacuum, verify
 from spark_segments.maintenance.erasure.copies import key_account
 from tests.examples import examples
-from tests.golden_files import GOLDEN
-from tests.log.played_log import Play
-from tests.manifest_rows import Change, live_rows
-from tests.opened import opened
-from tests.small_limits import small_limits
-from tests.topics import DAY_MS, append, contents, later, live
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.manifest_rows import Change, live_rows
+from verification.world.opened import opened
+from verification.world.small_limits import small_limits
+from verification.world.stores.played_log import Play
+from verification.world.topics import DAY_MS, append, contents, later, live
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 2_000_000_000_000  # long after any test runs: what is active is idle then

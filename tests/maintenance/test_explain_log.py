@@ -12,12 +12,12 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.explanation.record_explanation import RecordState
-from tests.clock import store_clock
 from tests.examples import examples
-from tests.golden_files import golden_dir
 from tests.maintenance.explained import NOW_MS
 from tests.maintenance.schedule import JOBS, START_MS, TOPIC, Written, scheduled
-from tests.topics import append_one_by_one, records, topic_with
+from verification.world.clock import store_clock
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.topics import append_one_by_one, records, topic_with
 
 
 def test_one_is_found_by_its_time(log):

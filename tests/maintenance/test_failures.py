@@ -10,11 +10,11 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.maintenance import Report, compact, retain, roll, vacuum
-from tests.clock import store_clock
-from tests.log.played_log import CommitFailedError, Play
-from tests.manifest_rows import forget_rows
-from tests.opened import opened
-from tests.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
+from verification.world.clock import store_clock
+from verification.world.manifest_rows import forget_rows
+from verification.world.opened import opened
+from verification.world.stores.played_log import CommitFailedError, Play
+from verification.world.topics import DAY_MS, GOLDEN_MS, append_one_by_one, contents, live, records, topic_with
 
 DAMAGED = 1
 COPIES = sys.modules["spark_segments.maintenance.rolling.copies"]

@@ -10,11 +10,11 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.maintenance import compact, roll, verify
-from tests.maintenance.rounds import groups
 from tests.maintenance.rows import row, run
-from tests.manifest_rows import Change
-from tests.segment_bytes import batches_of
-from tests.topics import (
+from verification.world.kafka_bytes.segment_bytes import batches_of
+from verification.world.manifest_rows import Change
+from verification.world.rounds import groups
+from verification.world.topics import (
     GOLDEN_MS,
     append_batches,
     contents,

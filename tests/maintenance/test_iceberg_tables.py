@@ -22,9 +22,9 @@ from spark_segments.lake.plan import NO_POSITION
 from spark_segments.lake.table_format import TableSettings
 from spark_segments.maintenance import erase, table
 from spark_segments.storage import Storage
-from tests.maintenance.table_histories import rewrite
-from tests.maintenance.table_rows import COLUMNS, content, failure, iceberg_table, readable, update, with_orders
-from tests.topics import append
+from verification.kills.table_histories import rewrite
+from verification.kills.table_rows import COLUMNS, content, failure, iceberg_table, readable, update, with_orders
+from verification.world.topics import append
 
 DAY_MS = 24 * 3_600_000
 

@@ -13,9 +13,9 @@ import sys
 import pytest
 
 from spark_segments import LogDir
-from tests.clock import PATIENCE_SECONDS
 from tests.conftest import ROOT
 from tests.maintenance.upkeep import all_records, assert_maintained, assert_vacuumed, busy_log
+from verification.world.clock import PATIENCE_SECONDS
 
 SCRIPT = str(ROOT / "jobs" / "segments.py")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.maintenance.long_runs.journal import Commit
-from tests.maintenance.long_runs.model import KafkaStep, TopicModel
-from tests.maintenance.long_runs.scenario import Append, Record, digest
+from verification.long_runs.journal import Commit
+from verification.long_runs.model import KafkaStep, TopicModel
+from verification.long_runs.scenario import Append, Record, digest
 
 NOW_MS = 1_700_000_000_000
 COMPACTED = {"cleanup.policy": "compact", "delete.retention.ms": "100", "retention.ms": "1000"}

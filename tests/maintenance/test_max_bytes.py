@@ -20,14 +20,14 @@ from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
 from spark_segments.maintenance.retention.retain import plan_max_bytes, topic_sizes, with_max_bytes
-from tests.clock import PATIENCE_SECONDS
 from tests.examples import examples
-from tests.log.played_log import Play
-from tests.log_copies import copy_of
 from tests.maintenance.rows import chunk, row, run, table
-from tests.manifest_rows import Segment
-from tests.opened import opened
-from tests.topics import DAY_MS, append_one_by_one, contents, later, live, records, topic_with
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.log_copies import copy_of
+from verification.world.manifest_rows import Segment
+from verification.world.opened import opened
+from verification.world.stores.played_log import Play
+from verification.world.topics import DAY_MS, append_one_by_one, contents, later, live, records, topic_with
 
 RETAIN = sys.modules["spark_segments.maintenance.retention.retain"]
 NOW_MS = 1000

@@ -11,9 +11,9 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
 from spark_segments.maintenance.compaction.noted_batches import LEAST_STORE_GAP_BYTES
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.topics import contents
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.topics import contents
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = 10 * 24 * 3_600_000

@@ -14,8 +14,8 @@ from spark_segments.log.manifest.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.delta.delta_rs import TableVersion, open_table
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
-from tests.opened import opened as reopened
-from tests.topics import records
+from verification.world.opened import opened as reopened
+from verification.world.topics import records
 
 TOPICS = ("events", "prices")
 PARTITIONS = 10

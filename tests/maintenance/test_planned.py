@@ -10,7 +10,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.face.in_order import jobs_in_order
-from tests.opened import opened
+from verification.world.opened import opened
 
 HOUR_MS = 3_600_000
 FIGURES = ("topic", "partition", "records_in", "records_out", "dropped", "log_start_offset", "removed_segments")

@@ -19,9 +19,9 @@ from spark_segments.maintenance.rolling.planned_segments import plan_segments
 from spark_segments.storage import Storage
 from tests.examples import examples
 from tests.maintenance.rows import TOPIC, TOPIC_ID, table
-from tests.manifest_rows import Segment
-from tests.segment_bytes import BatchTable, batches_of, encode_records
-from tests.topics import (
+from verification.world.kafka_bytes.segment_bytes import BatchTable, batches_of, encode_records
+from verification.world.manifest_rows import Segment
+from verification.world.topics import (
     DAY_MS,
     SegmentLimits,
     SegmentWriter,

@@ -19,13 +19,22 @@ from spark_segments.errors import (
 )
 from spark_segments.maintenance import Report, compact, erase, restore, retain, roll, vacuum
 from spark_segments.storage import Storage
-from tests.clock import store_clock
-from tests.golden_files import golden_dir
-from tests.log.played_log import Play
-from tests.manifest_rows import Change, forget_rows
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.topics import GOLDEN_MS, append_one_by_one, assert_sound, contents, later, live, records, topic_with
+from verification.world.clock import store_clock
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.manifest_rows import Change, forget_rows
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
+from verification.world.topics import (
+    GOLDEN_MS,
+    append_one_by_one,
+    assert_sound,
+    contents,
+    later,
+    live,
+    records,
+    topic_with,
+)
 
 RESTORE = sys.modules["spark_segments.maintenance.removal.restore"]
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]

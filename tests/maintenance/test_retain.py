@@ -20,10 +20,10 @@ from spark_segments.maintenance import retain, roll
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.plan import plan_retention
 from tests.examples import examples
-from tests.golden_files import expected_records, golden_dir, log_files
 from tests.maintenance.rows import chunk, row, run, table
-from tests.manifest_rows import Segment, commit_append
-from tests.topics import (
+from verification.world.kafka_bytes.golden_files import expected_records, golden_dir, log_files
+from verification.world.manifest_rows import Segment, commit_append
+from verification.world.topics import (
     DAY_MS,
     GOLDEN_MS,
     append_in_batches,

@@ -12,12 +12,12 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log.segment.copying import copy_batches
 from spark_segments.maintenance import restore, roll
-from tests.clock import store_clock
-from tests.golden_files import golden_dir
-from tests.log.played_log import Play
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.topics import (
+from verification.world.clock import store_clock
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
+from verification.world.topics import (
     DAY_MS,
     GOLDEN_MS,
     SegmentLimits,

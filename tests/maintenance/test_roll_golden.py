@@ -10,10 +10,10 @@ from aiokafka.record.memory_records import MemoryRecords
 from spark_segments import LogDir
 from spark_segments.maintenance import roll
 from tests.format.test_rolling import CONFIGS, DEFAULTS, ROLLED_BY_THE_RULE
-from tests.golden_files import expected_records, golden_dir, log_files
 from tests.log.golden_reads import as_records, records_of
-from tests.segment_bytes import batches_of, parse_offset_index, parse_txn_index
-from tests.topics import (
+from verification.world.kafka_bytes.golden_files import expected_records, golden_dir, log_files
+from verification.world.kafka_bytes.segment_bytes import batches_of, parse_offset_index, parse_txn_index
+from verification.world.topics import (
     GOLDEN_MS,
     append_batches,
     batch_headers,

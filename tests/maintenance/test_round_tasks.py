@@ -20,9 +20,11 @@ from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.compaction import round as round_module
 from spark_segments.maintenance.compaction.first_pass import MapFile
-from tests import golden_files
-from tests.clock import ORPHAN_AGE_MS
-from tests.maintenance.rounds import (
+from tests.maintenance.rows import run
+from verification.world.clock import ORPHAN_AGE_MS
+from verification.world.kafka_bytes import golden_files
+from verification.world.kafka_bytes.segment_bytes import Window
+from verification.world.rounds import (
     ONE_TASK,
     CleanerSettings,
     PartitionResult,
@@ -33,9 +35,7 @@ from tests.maintenance.rounds import (
     rewriting_tasks,
     slices,
 )
-from tests.maintenance.rows import run
-from tests.segment_bytes import Window
-from tests.topics import contents, live, under_policy
+from verification.world.topics import contents, live, under_policy
 
 NOW_MS = 1_700_000_000_000
 MIB = 1 << 20

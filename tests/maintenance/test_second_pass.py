@@ -30,22 +30,22 @@ from spark_segments.maintenance import compact, roll, vacuum, verify
 from spark_segments.maintenance.compaction import group_rewrite
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
 from spark_segments.storage import Storage
-from tests.clock import ORPHAN_AGE_MS
 from tests.examples import examples
 from tests.format.test_clean_model import RETENTION_MS, START_MS, batches_of_a_round, extend
 from tests.format.written_log import Log
 from tests.log.overlapping import TOPIC as KAFKA_TOPIC
 from tests.log.overlapping import SegmentOf, write_partition
 from tests.log.test_overlaps import each
-from tests.maintenance.rounds import ONE_TASK, CleanerSettings, RoundPlan, RoundResult, RoundTasks
 from tests.maintenance.rows import TOPIC_ID, run
 from tests.maintenance.test_compact_directories import keyed
-from tests.manifest_rows import Partition, Segment
-from tests.opened import LocalFiles, opened
-from tests.played_files import PlayedFiles
-from tests.segment_bytes import Window
-from tests.small_limits import small_limits
-from tests.topics import SegmentLimits, SegmentWriter, contents, live
+from verification.world.clock import ORPHAN_AGE_MS
+from verification.world.kafka_bytes.segment_bytes import Window
+from verification.world.manifest_rows import Partition, Segment
+from verification.world.opened import LocalFiles, opened
+from verification.world.rounds import ONE_TASK, CleanerSettings, RoundPlan, RoundResult, RoundTasks
+from verification.world.small_limits import small_limits
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.topics import SegmentLimits, SegmentWriter, contents, live
 
 TOPIC = "prices"
 MIB = 1 << 20

@@ -19,13 +19,13 @@ from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
 from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
-from tests.clock import ORPHAN_AGE_MS, store_clock
 from tests.conftest import ROOT
-from tests.golden_files import log_files
-from tests.manifest_rows import Change, Partition, Segment, commit_append, live_rows
-from tests.segment_bytes import batches_of, rebase
-from tests.small_limits import small_limits
-from tests.topics import (
+from verification.world.clock import ORPHAN_AGE_MS, store_clock
+from verification.world.kafka_bytes.golden_files import log_files
+from verification.world.kafka_bytes.segment_bytes import batches_of, rebase
+from verification.world.manifest_rows import Change, Partition, Segment, commit_append, live_rows
+from verification.world.small_limits import small_limits
+from verification.world.topics import (
     DAY_MS,
     GOLDEN_MS,
     Appender,
@@ -203,7 +203,7 @@ def test_a_topic_has_no_more_chunks_than_the_bound_after_a_roll(orders, limits):
 def test_what_a_killed_task_leaves_of_an_object_is_seen_by_nobody_and_goes(orders, step):
     append_to_each(orders)
     before, whole = contents(orders, "orders"), objects(orders)
-    command = [sys.executable, "-m", "tests.log.killed_append", orders.uri, "orders", str(step)]
+    command = [sys.executable, "-m", "verification.kills.killed_append", orders.uri, "orders", str(step)]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     [begun] = objects(orders) - whole
     assert contents(orders, "orders") == before

@@ -1,11 +1,10 @@
-"""Some seconds of what `python -m tests.maintenance` does for minutes."""
+"""Some seconds of what `python -m verification.kills` does for minutes."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.maintenance import crashes, model_rounds, restarts, soak
-from tests.maintenance.mirroring import kills
+from verification.kills import crashes, mirrors, model_rounds, restarts, soak
 
 
 @pytest.mark.proof
@@ -35,5 +34,5 @@ def test_processes_killed_in_the_midst_of_their_work_lose_and_bring_back_nothing
 
 @pytest.mark.proof
 def test_mirrors_killed_in_the_midst_of_their_work_are_at_every_moment_past_states_of_their_leader(tmp_path):
-    figures = kills.run(tmp_path, 4)
+    figures = mirrors.run(tmp_path, 4)
     assert figures["kills"] >= 4 and figures["states_compared"] > 10

@@ -27,11 +27,9 @@ from spark_segments.lake.plan import (
 from spark_segments.lake.table_format import TablePositions
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
 from spark_segments.storage import Storage
-from tests.golden_files import GOLDEN
-from tests.log.kafka_side import TOPIC, KafkaSide
-from tests.maintenance.table_histories import History
-from tests.maintenance.table_kills import killed_and_ended, two_writers_killed
-from tests.maintenance.table_rows import (
+from verification.kills.table_histories import History
+from verification.kills.table_kills import killed_and_ended, two_writers_killed
+from verification.kills.table_rows import (
     COLUMNS,
     by_place,
     content,
@@ -42,8 +40,10 @@ from tests.maintenance.table_rows import (
     update,
     with_orders,
 )
-from tests.s3_server import BUCKET
-from tests.topics import append
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.kafka_side import TOPIC, KafkaSide
+from verification.world.stores.s3_server import BUCKET
+from verification.world.topics import append
 
 KINDS = (None, "latest")
 DAY_MS = 24 * 3_600_000
@@ -91,7 +91,7 @@ def emptied(log):
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_tables_follow_random_histories(tmp_path, table_format, seed):
-    """The short form of python -m tests.maintenance.table_histories."""
+    """The short form of python -m verification.kills.table_histories."""
     assert History(tmp_path, table_format, seed).run()["commits"]
 
 
@@ -683,7 +683,7 @@ def test_a_session_does_the_work_and_spark_reads_the_files(spark, orders, delta,
 
 @pytest.mark.proof
 def test_updates_killed_at_random_end_with_the_records_of_the_topic(tmp_path, python_environment):
-    """The short form of python -m tests.maintenance.table_kills."""
+    """The short form of python -m verification.kills.table_kills."""
     runs, _ = killed_and_ended(tmp_path, kills=3, seed=1, environment=python_environment)
     assert runs > 3
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
 from spark_segments.maintenance import compact, table
-from tests.maintenance.table_rows import by_place, update
+from verification.kills.table_rows import by_place, update
 
 FIRST = "id int, name string, at struct<x:int>, tags array<int>, price decimal(6,2)"
 NEXT = "id bigint, city string, name string, at struct<y:string,x:bigint>, tags array<bigint>, price decimal(8,3)"

@@ -16,9 +16,9 @@ from spark_segments.maintenance.removal.vacuum import expired_rows
 from spark_segments.maintenance.retention.plan import plan_retention
 from spark_segments.maintenance.rolling.plan import IDLE, RollRules, plan_roll
 from tests.examples import examples
-from tests.maintenance.rounds import plan_compaction
 from tests.maintenance.rows import TOPIC_ID, row, snapshot, table
-from tests.manifest_rows import Partition, Segment, Snapshot
+from verification.world.manifest_rows import Partition, Segment, Snapshot
+from verification.world.rounds import plan_compaction
 
 times = st.integers(0, 60) | st.just(-1)
 parts = st.tuples(

@@ -16,12 +16,12 @@ from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.manifest.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
-from tests.clock import ORPHAN_AGE_MS, store_clock
-from tests.golden_files import golden_dir
-from tests.log.played_log import Play
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.topics import (
+from verification.world.clock import ORPHAN_AGE_MS, store_clock
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
+from verification.world.topics import (
     DAY_MS,
     GOLDEN_MS,
     Appender,

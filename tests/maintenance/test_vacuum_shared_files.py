@@ -11,12 +11,12 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError
 from spark_segments.maintenance import restore, vacuum
-from tests.clock import ORPHAN_AGE_MS
-from tests.log.chunk_rows import new_chunk
-from tests.log.played_log import Play
-from tests.manifest_rows import Change, Manifest, Segment, commit_append
-from tests.opened import opened
-from tests.played_files import PlayedFiles
+from verification.world.chunk_rows import new_chunk
+from verification.world.clock import ORPHAN_AGE_MS
+from verification.world.manifest_rows import Change, Manifest, Segment, commit_append
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 REMOVED_MS = 1_700_000_000_000

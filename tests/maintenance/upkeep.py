@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_segments import LogDir
-from tests.topics import append_one_by_one, contents, live, records, topic_with
+from verification.world.topics import append_one_by_one, contents, live, records, topic_with
 
 
 def busy_log(log: LogDir) -> LogDir:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import ROOT
-from tests.mutants.catalogue import MUTANTS
-from tests.mutants.planted import PACKAGE, Tree
+from verification.mutants.catalogue import MUTANTS
+from verification.mutants.planted import PACKAGE, Tree
 
 ROOMS = {
     "append",

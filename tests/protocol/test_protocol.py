@@ -6,11 +6,11 @@ from itertools import islice
 
 import pytest
 
-from tests.protocol.explore import explore, walks
-from tests.protocol.model import ACKNOWLEDGED, DEAD, NOTHING, REFUSED, REPEATED, UNKNOWN, Rules
-from tests.protocol.planted import counterexample
-from tests.protocol.replay import Theatre, without_waiting
-from tests.protocol.scenarios import FAULTS, SCENARIOS
+from verification.protocol.explore import explore, walks
+from verification.protocol.model import ACKNOWLEDGED, DEAD, NOTHING, REFUSED, REPEATED, UNKNOWN, Rules
+from verification.protocol.planted import counterexample
+from verification.protocol.replay import Theatre, without_waiting
+from verification.protocol.scenarios import FAULTS, SCENARIOS
 
 PLAYED = 15
 

@@ -18,8 +18,8 @@ from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.topic_log import TopicLog
 from spark_segments.maintenance.removal import vacuum as vacuum_module
 from tests.conftest import ROOT
-from tests.simulation.judge import Judge
-from tests.simulation.simulation import run
+from verification.simulation.judge import Judge
+from verification.simulation.simulation import run
 
 COMMITS = 80
 
@@ -28,7 +28,7 @@ COMMITS = 80
 def test_nothing_is_lost_doubled_or_resurrected(seed: int) -> None:
     outcome = run(seed, COMMITS)
     assert outcome.violation is None, (
-        f"python -m tests.simulation --seed {seed} --commits {COMMITS}: {outcome.violation}"
+        f"python -m verification.simulation --seed {seed} --commits {COMMITS}: {outcome.violation}"
     )
     assert outcome.commits >= COMMITS and outcome.counts["reads compared"] > 0
     assert outcome.counts["commits on a commit that was not opened again"] > 0
@@ -40,7 +40,7 @@ def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping
     traces: dict[str, list[str]] = {}
     for hash_seed, which in (("1", ["--seed", "8"]), ("2", ["--seeds", "7-8"])):
         done = subprocess.run(
-            [sys.executable, "-m", "tests.simulation", *which, "--commits", "25"],
+            [sys.executable, "-m", "verification.simulation", *which, "--commits", "25"],
             cwd=ROOT,
             env={**python_environment, "PYTHONHASHSEED": hash_seed},
             capture_output=True,

@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.spark.tables import METADATA_KEY, table_options
-from tests.topics import append
+from verification.world.topics import append
 
 
 @pytest.fixture

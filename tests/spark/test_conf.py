@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.clock import PATIENCE_SECONDS
 from tests.conftest import ROOT
+from verification.world.clock import PATIENCE_SECONDS
 
 SCRIPT = """
 import json

@@ -22,9 +22,9 @@ from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError
 from spark_segments.maintenance import retain, roll
 from spark_segments.spark.reader import RangesPartition
-from tests.golden_files import GOLDEN
-from tests.log_copies import copy_of
 from tests.spark import in_process
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.log_copies import copy_of
 
 T0 = 1_700_000_000_000
 HOUR_MS = 3_600_000

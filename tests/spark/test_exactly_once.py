@@ -14,7 +14,7 @@ import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.errors import PySparkException
 
-from tests.clock import PATIENCE_SECONDS
+from verification.world.clock import PATIENCE_SECONDS
 
 TASKS = 8
 ROWS = 250_000

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from tests.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, queries
 from tests.spark.records import by_partition, expected
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, expected_records, golden_dir, queries
 
 READABLE = [*CLEAN_DIRECTORIES, "live-0"]
 

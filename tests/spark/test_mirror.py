@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_segments.maintenance import roll
-from tests.maintenance.mirroring.followers import (
+from verification.world.followers import (
     TOPIC,
     appended,
     appended_often,
@@ -12,7 +12,7 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
 )
-from tests.topics import later
+from verification.world.topics import later
 
 
 def test_tasks_of_spark_copy_files_as_this_process_does(spark, log):

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from spark_segments import LogDir
 from spark_segments.maintenance import roll, verify
 from tests.log.test_store_life import PLANTED, assert_without_secrets, every
-from tests.s3_server import BUCKET
-from tests.spark.streams.queries import ran
-from tests.store_proxy import LOSE_REPLY, REFUSE, store_proxy
+from verification.spark.queries import ran
+from verification.world.stores.s3_server import BUCKET
+from verification.world.stores.store_proxy import LOSE_REPLY, REFUSE, store_proxy
 
 
 def test_a_topic_on_s3_is_written_rolled_and_read(

@@ -9,7 +9,7 @@ import pytest
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
 from spark_segments.spark.options import Topics, read_options
-from tests.manifest_rows import Partition, Segment, SegmentRows, Snapshot
+from verification.world.manifest_rows import Partition, Segment, SegmentRows, Snapshot
 
 # {(topic, partition): [(offset, timestamp)]}
 TIMES = {("orders", 0): [(10, 1000), (20, 2000)], ("orders", 1): [(0, 1500)]}

@@ -1,6 +1,6 @@
 """Which PySpark the package takes, what it does with the oldest and the newest, and what it says of others.
 
-`python -m tests.spark.versions` runs all of Spark's tests with each.
+`python -m verification.spark.versions` runs all of Spark's tests with each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from spark_segments.errors import UnsupportedSparkError
 from spark_segments.spark import NEWEST, OLDEST, supported
 from tests.conftest import ROOT
-from tests.spark.versions import SHORT, VERSIONS
+from verification.spark.versions import SHORT, VERSIONS
 
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.4.0.dev0", "5.0.0"])
@@ -48,7 +48,7 @@ def test_the_range_is_that_of_the_extra_and_each_minor_version_is_run():
 )
 def test_the_oldest_and_the_newest_write_read_stream_and_maintain(version, tmp_path: Path):
     """Where pip cannot install it, this fails with what pip says."""
-    command = [sys.executable, "-m", "tests.spark.versions", "--version", version, "--short"]
+    command = [sys.executable, "-m", "verification.spark.versions", "--version", version, "--short"]
     variables = os.environ | {"TMPDIR": str(tmp_path), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]

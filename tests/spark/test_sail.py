@@ -8,9 +8,9 @@ from pyspark.errors import PySparkException
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, retain, roll, table, vacuum
-from tests.golden_files import GOLDEN
-from tests.segment_bytes import RECORD_SCHEMA
-from tests.spark.sail_server import sail_session
+from verification.spark.sail_server import sail_session
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.kafka_bytes.segment_bytes import RECORD_SCHEMA
 
 pytestmark = pytest.mark.spark
 

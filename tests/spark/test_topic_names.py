@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from spark_segments import LogDir
 from spark_segments.errors import InvalidTopicError
 from spark_segments.maintenance import vacuum
-from tests.clock import ORPHAN_AGE_MS, PATIENCE_SECONDS, store_clock
-from tests.opened import opened
 from tests.spark.in_process import load, save
-from tests.topics import values
+from verification.world.clock import ORPHAN_AGE_MS, PATIENCE_SECONDS, store_clock
+from verification.world.opened import opened
+from verification.world.topics import values
 
 NAMES = ["u", "./u", "u/"]
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.values import decode, encode
-from tests.spark.streams.queries import ran
+from verification.spark.queries import ran
 
 AT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
 DDL = "id bigint, tags array<string>, m map<string,double>, at timestamp_ntz, price decimal(10,2), sub struct<x: int>"

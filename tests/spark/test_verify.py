@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_segments.maintenance import verify
-from tests.golden_files import golden_dir
+from verification.world.kafka_bytes.golden_files import golden_dir
 
 
 def test_spark_finds_the_same_faults_as_one_process(spark, log):

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.clock import PATIENCE_SECONDS
 from tests.conftest import ROOT
+from verification.world.clock import PATIENCE_SECONDS
 
 MOST_MIB = 256
 RECORDS, RECORD_BYTES = 150, 1_000_000  # Kafka's max.message.bytes is 1,048,588

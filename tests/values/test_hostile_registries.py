@@ -20,7 +20,7 @@ import pytest
 from spark_segments.errors import InvalidOptionError, RegistryError
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
-from tests.small_limits import Limits
+from verification.world.small_limits import Limits
 
 SECRET = "user:correct-horse-battery"
 

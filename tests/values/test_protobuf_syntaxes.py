@@ -16,7 +16,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.values.protobuf import message_of
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import Schema
-from tests.topics import contents
+from verification.world.topics import contents
 
 GROUPS = """syntax = "proto2";
 message M { optional int32 a = 1; optional group G = 2 { optional string x = 1; }

@@ -13,7 +13,7 @@ from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, ValueFormatError
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import Schema
-from tests.topics import contents
+from verification.world.topics import contents
 
 NO_TEXT = [b"caf\xe9", b"\xc0\xaf", b"\xed\xa0\x80", b"\xff\xfe"]
 """Latin-1, an overlong form, a surrogate, a byte order mark of UTF-16."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.log.chunk_rows import new_manifest
-from tests.log.played_log import Play
-from tests.manifest_rows import Manifest
+from verification.world.chunk_rows import new_manifest
+from verification.world.manifest_rows import Manifest
+from verification.world.stores.played_log import Play
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.log.manifest import commit as commit_module
 from spark_segments.storage import Storage, local
 from spark_segments.storage.filesystem import WritableFile
-from tests.log.chunk_rows import TOPIC, new_chunk, new_manifest
 from tests.log.commits.whole_log import assert_log_is_whole
-from tests.log.played_log import CommitFailedError, Late, lost_race, store_failed
-from tests.manifest_rows import Manifest, commit_append
-from tests.opened import LocalFiles
+from verification.world.chunk_rows import TOPIC, new_chunk, new_manifest
+from verification.world.manifest_rows import Manifest, commit_append
+from verification.world.opened import LocalFiles
+from verification.world.stores.played_log import CommitFailedError, Late, lost_race, store_failed
 
 
 class FullDisk(LocalFiles):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spark_segments.errors import LogDirError, SegmentsError, StorageError, UnknownOutcomeError
-from tests.log.chunk_rows import TOPIC_ID, new_chunk, new_manifest
 from tests.log.commits.whole_log import assert_log_is_whole
-from tests.log.played_log import CommitFailedError, Late, VersionTakenError, committed_but_reply_lost
-from tests.manifest_rows import Change, commit_append
+from verification.world.chunk_rows import TOPIC_ID, new_chunk, new_manifest
+from verification.world.manifest_rows import Change, commit_append
+from verification.world.stores.played_log import CommitFailedError, Late, VersionTakenError, committed_but_reply_lost
 
 
 def test_a_creator_whose_reply_is_lost_has_made_the_topic(tmp_path, play):

@@ -14,11 +14,11 @@ from spark_segments.log.manifest.commit import Committing
 from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import vacuum, verify
-from tests.clock import played_time
-from tests.log.memory_store import MemoryFiles, replayed
-from tests.manifest_rows import Change
-from tests.opened import DeltaLog, opened
-from tests.topics import rows, texts
+from verification.world.clock import played_time
+from verification.world.manifest_rows import Change
+from verification.world.opened import DeltaLog, opened
+from verification.world.stores.memory_store import MemoryFiles, replayed
+from verification.world.topics import rows, texts
 
 PLAIN = partial(DeltaLog, open_table=replayed)
 

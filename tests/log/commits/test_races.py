@@ -12,12 +12,12 @@ import pytest
 
 from spark_segments.errors import CommitConflictError, TopicExistsError, TransactionOrderError
 from spark_segments.storage import Storage
-from tests.clock import PATIENCE_SECONDS
-from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 from tests.log.commits.whole_log import assert_log_is_whole
-from tests.log.played_log import CommitNote, FileChange, Play
-from tests.manifest_rows import Change, Manifest, Partition, commit_append
-from tests.opened import DeltaLog
+from verification.world.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
+from verification.world.clock import PATIENCE_SECONDS
+from verification.world.manifest_rows import Change, Manifest, Partition, commit_append
+from verification.world.opened import DeltaLog
+from verification.world.stores.played_log import CommitNote, FileChange, Play
 
 _processes = multiprocessing.get_context("spawn")
 

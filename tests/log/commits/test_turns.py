@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_segments.log.manifest.commit import BETWEEN_TURNS_SECONDS, LONGEST_TURN_SECONDS
-from tests.clock import played_time
-from tests.topics import records
+from verification.world.clock import played_time
+from verification.world.topics import records
 
 
 class PlayedTime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.manifest_rows import Manifest, Segment
+from verification.world.manifest_rows import Manifest, Segment
 
 
 def assert_log_is_whole(manifest: Manifest) -> dict[int, list[Segment]]:

@@ -23,8 +23,8 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.groups.group_files import GroupCommit
-from tests.log.groups.readers import check_position, group_at_store, lost_reply, moved
-from tests.manifest_rows import Change
+from verification.world.group_readers import check_position, group_at_store, lost_reply, moved
+from verification.world.manifest_rows import Change
 
 AT = Position(5, "id")
 """A position for groups whose topics are not there."""

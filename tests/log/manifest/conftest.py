@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.log.chunk_rows import new_manifest
-from tests.manifest_rows import Manifest
+from verification.world.chunk_rows import new_manifest
+from verification.world.manifest_rows import Manifest
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.manifest_rows import Manifest
+from verification.world.manifest_rows import Manifest
 
 DAY_MS = 24 * 60 * 60 * 1000
 

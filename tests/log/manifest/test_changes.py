@@ -10,10 +10,10 @@ import pytest
 
 from spark_segments.errors import CommitConflictError, SegmentsError, TransactionOrderError, UnknownTopicError
 from spark_segments.storage import Storage
-from tests.clock import OLDEST_CHUNK_MS
-from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_partitions
 from tests.log.manifest.files import offsets, segment_files
-from tests.manifest_rows import Change, Manifest, Partition, commit_append
+from verification.world.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_partitions
+from verification.world.clock import OLDEST_CHUNK_MS
+from verification.world.manifest_rows import Change, Manifest, Partition, commit_append
 
 # Appending
 

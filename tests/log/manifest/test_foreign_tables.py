@@ -14,7 +14,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError
 from spark_segments.maintenance import compact, erase, roll, vacuum, verify
-from tests.topics import DAY_MS, later, records
+from verification.world.topics import DAY_MS, later, records
 
 CONFIG = {"segment.bytes": "2000", "file.delete.delay.ms": "0"}
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_segments.errors import FormatVersionError, NotLeaderError, SegmentsError
-from tests.log.chunk_rows import TOPIC_ID, new_chunk, new_partitions
-from tests.manifest_rows import Change, Manifest, Segment, commit_append, of_format, of_version_1
+from verification.world.chunk_rows import TOPIC_ID, new_chunk, new_partitions
+from verification.world.manifest_rows import Change, Manifest, Segment, commit_append, of_format, of_version_1
 
 SEGMENT_COLUMNS = (
     *("topic_id", "partition", "base_offset", "next_offset", "path", "file_base_offset"),

@@ -12,10 +12,10 @@ from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
 from spark_segments.log.manifest.recovery_copy import COPIES_KEPT, read_recovery_copy
 from spark_segments.storage import Storage
-from tests.clock import ORPHAN_AGE_MS
-from tests.log.chunk_rows import TOPIC, leftovers, new_chunk, new_manifest, new_partitions
-from tests.manifest_rows import Change, Manifest, commit_append, forget_rows
-from tests.played_files import PlayedFiles
+from verification.world.chunk_rows import TOPIC, leftovers, new_chunk, new_manifest, new_partitions
+from verification.world.clock import ORPHAN_AGE_MS
+from verification.world.manifest_rows import Change, Manifest, commit_append, forget_rows
+from verification.world.stores.played_files import PlayedFiles
 
 DIRECTORY = f"_recovery/{TOPIC}"
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_segments.errors import TransactionOrderError
 from spark_segments.log.manifest.transaction import is_repeat
-from tests.manifest_rows import Transaction
+from verification.world.manifest_rows import Transaction
 
 
 def batch(number, query="q1", *, application=None):

@@ -13,11 +13,19 @@ from deltalake import DeltaTable
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.reading.plan import EVERYTHING, Part
 from spark_segments.storage import Storage
-from tests.log.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS
 from tests.maintenance.rows import row, table
-from tests.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, Segment, commit_append, forget_rows
-from tests.played_files import PlayedFiles
+from verification.world.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
+from verification.world.manifest_rows import (
+    SEGMENT_SCHEMA,
+    Change,
+    Manifest,
+    Partition,
+    Segment,
+    commit_append,
+    forget_rows,
+)
+from verification.world.stores.played_files import PlayedFiles
 
 
 def test_a_snapshot_stays_what_it_was_whatever_comes_after(manifest):

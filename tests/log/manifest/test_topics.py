@@ -8,10 +8,10 @@ import pytest
 
 from spark_segments.errors import CommitConflictError, TopicExistsError, UnknownTopicError
 from spark_segments.storage import Storage
-from tests.clock import store_clock
-from tests.log.chunk_rows import TOPIC, TOPIC_ID, leftovers, new_chunk, new_manifest, new_partitions
 from tests.log.manifest.files import offsets
-from tests.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, Segment, commit_append
+from verification.world.chunk_rows import TOPIC, TOPIC_ID, leftovers, new_chunk, new_manifest, new_partitions
+from verification.world.clock import store_clock
+from verification.world.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, Segment, commit_append
 
 
 @pytest.mark.rule("W21")

@@ -12,9 +12,9 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.manifest import manifest as manifest_module
 from spark_segments.log.manifest.delta.delta_log import openable
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
-from tests.log.chunk_rows import new_chunk, new_manifest
 from tests.log.manifest.files import DAY_MS, make_older, segment_files
-from tests.manifest_rows import Change, Manifest, Segment, commit_append, forget_rows, write_rows
+from verification.world.chunk_rows import new_chunk, new_manifest
+from verification.world.manifest_rows import Change, Manifest, Segment, commit_append, forget_rows, write_rows
 
 
 def test_the_table_merges_its_files_and_keeps_its_content(manifest, limits):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_files import golden_dir
+from verification.world.kafka_bytes.golden_files import golden_dir
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from tests.golden_files import GOLDEN, damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of, tree
 from tests.log.recovery.damage import LAST
-from tests.segment_bytes import batches_of, rebuild
+from verification.world.kafka_bytes.golden_files import GOLDEN, damaged_dir, expected_records, golden_dir
+from verification.world.kafka_bytes.segment_bytes import batches_of, rebuild
 
 DAMAGES = [
     "torn-tail",

@@ -10,10 +10,10 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.kafka.segment_scan import span_of
 from spark_segments.storage import FileInfo, Storage
-from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, records_of
 from tests.log.recovery.damage import LAST, damage
-from tests.segment_bytes import HEADER_STRUCT, batches_of
+from verification.world.kafka_bytes.golden_files import expected_records, golden_dir
+from verification.world.kafka_bytes.segment_bytes import HEADER_STRUCT, batches_of
 
 
 def test_a_first_segment_that_is_damaged_from_its_first_byte_leaves_an_empty_log(plain):

@@ -15,11 +15,11 @@ from spark_segments.format.sidecars.producer_state import (
     parse_producer_snapshot,
     producer_snapshot_bytes,
 )
-from tests.format.twin_encode import Record, batch_bytes
-from tests.golden_files import damaged_dir, expected_records, golden_dir
 from tests.log.golden_reads import as_records, read_one_by_one, records_of
 from tests.log.recovery.damage import LAST, damage
-from tests.segment_bytes import batches_of
+from verification.world.kafka_bytes.golden_files import damaged_dir, expected_records, golden_dir
+from verification.world.kafka_bytes.segment_bytes import batches_of
+from verification.world.kafka_bytes.twin_encode import Record, batch_bytes
 
 
 def test_the_indexes_of_a_swap_file_are_used(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_segments import LogDir
-from tests.maintenance.mirroring.followers import followers_of
+from verification.world.followers import followers_of
 
 
 @pytest.fixture

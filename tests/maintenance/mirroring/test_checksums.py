@@ -13,9 +13,9 @@ from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, StorageError
 from spark_segments.maintenance import mirror, roll, vacuum, verify
 from spark_segments.maintenance.verification import checksums
-from tests.log_copies import copy_of
-from tests.maintenance.mirroring.followers import TOPIC, appended, appended_often, led, mirrored
-from tests.topics import later
+from verification.world.followers import TOPIC, appended, appended_often, led, mirrored
+from verification.world.log_copies import copy_of
+from verification.world.topics import later
 
 
 @pytest.fixture

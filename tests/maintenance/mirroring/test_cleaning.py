@@ -15,9 +15,9 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, roll
-from tests import golden_files
-from tests.maintenance.mirroring.followers import assert_in_step, followers_of, mirrored, source_version
-from tests.topics import DAY_MS, contents, later, topic_with
+from verification.world.followers import assert_in_step, followers_of, mirrored, source_version
+from verification.world.kafka_bytes import golden_files
+from verification.world.topics import DAY_MS, contents, later, topic_with
 
 CLEANED_MS = 1_700_000_080_851  # when Kafka's cleaner ran first over the golden directory
 RETENTION_MS = 600_000

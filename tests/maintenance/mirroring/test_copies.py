@@ -12,8 +12,7 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from spark_segments.maintenance import mirror, roll, vacuum
 from spark_segments.replicas.leader import Leader
-from tests.log.played_log import Play
-from tests.maintenance.mirroring.followers import (
+from verification.world.followers import (
     TOPIC,
     appended,
     appended_often,
@@ -22,10 +21,11 @@ from tests.maintenance.mirroring.followers import (
     mirrored,
     source_version,
 )
-from tests.manifest_rows import live_rows
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.topics import DAY_MS, later
+from verification.world.manifest_rows import live_rows
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
+from verification.world.topics import DAY_MS, later
 
 
 @pytest.fixture

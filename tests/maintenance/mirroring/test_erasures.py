@@ -14,11 +14,11 @@ from spark_segments.errors import ErasedRecordsError
 from spark_segments.log.manifest.states import Erasure
 from spark_segments.maintenance import erase, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
-from tests.clock import store_clock
-from tests.maintenance.mirroring.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
-from tests.maintenance.promotion.copies import promote_topic
-from tests.opened import LocalFiles, opened
-from tests.topics import DAY_MS, later
+from verification.world.clock import store_clock
+from verification.world.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
+from verification.world.opened import LocalFiles, opened
+from verification.world.promoted_copies import promote_topic
+from verification.world.topics import DAY_MS, later
 
 SECRET = b"a secret of ada"
 

@@ -10,9 +10,9 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import mirror
 from spark_segments.replicas import mirror as mirroring
-from tests.log.groups.readers import Group, moved
-from tests.maintenance.mirroring.followers import TOPIC, appended, led, mirrored
-from tests.maintenance.promotion.copies import TopicMirror, promote_topic
+from verification.world.followers import TOPIC, appended, led, mirrored
+from verification.world.group_readers import Group, moved
+from verification.world.promoted_copies import TopicMirror, promote_topic
 
 
 @pytest.fixture

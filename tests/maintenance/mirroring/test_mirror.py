@@ -17,8 +17,9 @@ from spark_segments.maintenance import compact, erase, restore, retain, roll, va
 from spark_segments.replicas import mirror as mirroring
 from spark_segments.replicas.leader import Leader
 from spark_segments.replicas.mirror import lags
-from tests.clock import store_clock
-from tests.maintenance.mirroring.followers import (
+from tests.maintenance.slow_vacuum import SlowVacuum
+from verification.world.clock import store_clock
+from verification.world.followers import (
     TOPIC,
     appended,
     appended_often,
@@ -31,13 +32,12 @@ from tests.maintenance.mirroring.followers import (
     source_version,
     transactions,
 )
-from tests.maintenance.promotion.copies import TopicMirror, promote_topic
-from tests.maintenance.slow_vacuum import SlowVacuum
-from tests.manifest_rows import Segment, live_rows
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.small_limits import small_limits
-from tests.topics import DAY_MS, later
+from verification.world.manifest_rows import Segment, live_rows
+from verification.world.opened import opened
+from verification.world.promoted_copies import TopicMirror, promote_topic
+from verification.world.small_limits import small_limits
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.topics import DAY_MS, later
 
 VACUUM = sys.modules["spark_segments.maintenance.removal.vacuum"]
 

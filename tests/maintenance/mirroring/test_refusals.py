@@ -12,10 +12,7 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError
 from spark_segments.log.appending.append import append_target
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, vacuum, verify
-from tests.golden_files import GOLDEN
-from tests.log.played_log import Play
-from tests.log_copies import copy_of
-from tests.maintenance.mirroring.followers import (
+from verification.world.followers import (
     TOPIC,
     appended,
     assert_in_step,
@@ -23,9 +20,12 @@ from tests.maintenance.mirroring.followers import (
     led,
     mirrored,
 )
-from tests.opened import opened
-from tests.small_limits import small_limits
-from tests.topics import DAY_MS, later
+from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.log_copies import copy_of
+from verification.world.opened import opened
+from verification.world.small_limits import small_limits
+from verification.world.stores.played_log import Play
+from verification.world.topics import DAY_MS, later
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
-from tests.maintenance.promotion.copies import followed, led
+from verification.world.promoted_copies import followed, led
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""A few failovers with kills; `python -m tests.maintenance failovers` has many."""
+"""A few failovers with kills; `python -m verification.kills failovers` has many."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.maintenance.promotion import failovers
+from verification.kills import failovers
 
 
 @pytest.mark.proof

@@ -8,10 +8,10 @@ from spark_segments import LogDir
 from spark_segments.errors import DivergedLogError, NotLeaderError, TopicExistsError, UnknownTopicError
 from spark_segments.log.appending.append import append_target
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum, verify
-from tests.log import kafka_side
-from tests.log.kafka_side import KafkaSide
-from tests.log.played_log import Late, Play, committed_but_reply_lost
-from tests.maintenance.promotion.copies import LATER_MS, TOPIC, add, followed, numbers, played, promote_topic
+from verification.world import kafka_side
+from verification.world.kafka_side import KafkaSide
+from verification.world.promoted_copies import LATER_MS, TOPIC, add, followed, numbers, played, promote_topic
+from verification.world.stores.played_log import Late, Play, committed_but_reply_lost
 
 OPERATIONS = {
     "append": lambda log: add(log, [1]),
@@ -156,7 +156,7 @@ def test_an_import_in_its_midst_ends_at_the_fence(tmp_path, monkeypatch, limits)
     kafka.roll()
     kafka.append([(b"c", True)] * 4)
     source = kafka.write()
-    monkeypatch.setattr("tests.maintenance.promotion.copies.TOPIC", kafka_side.TOPIC)
+    monkeypatch.setattr("verification.world.promoted_copies.TOPIC", kafka_side.TOPIC)
     follower = followed(leader)
     play = Play()
     play.commits(lambda go: go(), lambda go: (promote_topic(follower, kafka_side.TOPIC), go()))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_segments.replicas.groups import copy_positions
-from tests.clock import played_time
-from tests.log.groups.readers import Group, check_position, moved
-from tests.maintenance.promotion.copies import TOPIC, followed, promote_topic
+from verification.world.clock import played_time
+from verification.world.group_readers import Group, check_position, moved
+from verification.world.promoted_copies import TOPIC, followed, promote_topic
 
 
 class Clock:

@@ -12,8 +12,10 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError, OffsetOutOfRangeError
 from spark_segments.maintenance import vacuum
-from tests.log.groups.readers import check_position, moved
-from tests.maintenance.promotion.copies import (
+from tests.maintenance.slow_vacuum import SlowVacuum
+from verification.world.group_readers import check_position, moved
+from verification.world.manifest_rows import Change
+from verification.world.promoted_copies import (
     TOPIC,
     add,
     assert_equal,
@@ -25,8 +27,6 @@ from tests.maintenance.promotion.copies import (
     promote_topic,
     taken_away,
 )
-from tests.maintenance.slow_vacuum import SlowVacuum
-from tests.manifest_rows import Change
 
 
 @pytest.fixture

@@ -20,9 +20,11 @@ from spark_segments.errors import (
     StorageError,
 )
 from spark_segments.maintenance import roll
-from tests.log.groups.readers import check_position, moved
-from tests.log.played_log import Play
-from tests.maintenance.promotion.copies import (
+from verification.rebuild.lost import rebuild_manifest
+from verification.world.group_readers import check_position, moved
+from verification.world.kafka_bytes.segment_bytes import batches_of
+from verification.world.opened import opened
+from verification.world.promoted_copies import (
     LATER_MS,
     STEPS,
     TOPIC,
@@ -37,11 +39,9 @@ from tests.maintenance.promotion.copies import (
     promote_topic,
     taken_away,
 )
-from tests.maintenance.rebuild.lost import rebuild_manifest
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.s3_server import BUCKET
-from tests.segment_bytes import batches_of
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
+from verification.world.stores.s3_server import BUCKET
 
 
 class Killed(BaseException):

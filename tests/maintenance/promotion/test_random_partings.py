@@ -11,7 +11,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.maintenance import compact, restore, roll, vacuum
 from spark_segments.replicas.divergence import Copy, foreign_tails
-from tests.maintenance.promotion.copies import (
+from verification.world.promoted_copies import (
     LATER_MS,
     TOPIC,
     assert_equal,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.maintenance.rebuild.history import check
+from verification.rebuild.history import check
 
 pytestmark = pytest.mark.cases(1)
 

@@ -14,9 +14,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import FormatVersionError, LogDirError, SegmentsError, StorageError
 from spark_segments.storage.scratch import scratch_directory
-from tests.faults.scenes import file_size_limit
-from tests.log.played_log import Play
-from tests.maintenance.rebuild.lost import (
+from verification.faults.scenes import file_size_limit
+from verification.rebuild.lost import (
     TOPIC,
     again,
     all_files,
@@ -27,9 +26,10 @@ from tests.maintenance.rebuild.lost import (
     new_log,
     rebuild_manifest,
 )
-from tests.manifest_rows import Change, of_format
-from tests.opened import opened
-from tests.played_files import PlayedFiles
+from verification.world.manifest_rows import Change, of_format
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.played_log import Play
 
 
 def test_a_manifest_that_can_be_read_is_left_alone(tmp_path):

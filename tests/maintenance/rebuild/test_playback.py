@@ -13,8 +13,7 @@ from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.maintenance import vacuum
-from tests.log.groups.readers import check_position, moved
-from tests.maintenance.rebuild.lost import (
+from verification.rebuild.lost import (
     TOPIC,
     WEEKS_MS,
     again,
@@ -30,8 +29,9 @@ from tests.maintenance.rebuild.lost import (
     rebuild_manifest,
     records,
 )
-from tests.manifest_rows import Change
-from tests.opened import LocalFiles, opened
+from verification.world.group_readers import check_position, moved
+from verification.world.manifest_rows import Change
+from verification.world.opened import LocalFiles, opened
 
 
 @pytest.mark.cases(1)

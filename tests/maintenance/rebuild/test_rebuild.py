@@ -18,8 +18,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.manifest.delta.delta_log import FENCED
 from spark_segments.maintenance import verify
-from tests.log.groups.readers import check_position, moved
-from tests.maintenance.rebuild.lost import (
+from verification.rebuild.lost import (
     TOPIC,
     again,
     all_files,
@@ -36,10 +35,11 @@ from tests.maintenance.rebuild.lost import (
     rebuild_manifest,
     records,
 )
-from tests.manifest_rows import Change, forget_rows
-from tests.opened import opened
-from tests.played_files import PlayedFiles
-from tests.s3_server import BUCKET
+from verification.world.group_readers import check_position, moved
+from verification.world.manifest_rows import Change, forget_rows
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
+from verification.world.stores.s3_server import BUCKET
 
 
 @pytest.mark.cases(1)

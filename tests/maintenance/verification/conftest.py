@@ -10,8 +10,8 @@ import pytest
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.maintenance import compact, roll
-from tests.golden_files import golden_dir
 from tests.maintenance.verification.topics import LATER_MS, NOW_MS, rows
+from verification.world.kafka_bytes.golden_files import golden_dir
 
 
 @pytest.fixture(scope="package")

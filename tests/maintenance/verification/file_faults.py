@@ -12,10 +12,10 @@ import crc32c
 from spark_segments import LogDir
 from spark_segments.format.sidecars.index import OFFSET_ENTRY, TIME_ENTRY
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY
-from tests.golden_files import expected_records
 from tests.maintenance.verification.topics import Place, overwrite, segment
-from tests.manifest_rows import Segment
-from tests.segment_bytes import BatchTable, scan_batches
+from verification.world.kafka_bytes.golden_files import expected_records
+from verification.world.kafka_bytes.segment_bytes import BatchTable, scan_batches
+from verification.world.manifest_rows import Segment
 
 
 def batches_of(path: Path) -> BatchTable:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from tests.maintenance.verification.topics import NOW_MS
-from tests.manifest_rows import Partition, Segment
+from verification.world.manifest_rows import Partition, Segment
 
 RowFault = Callable[[list[Segment], list[Partition]], tuple[str | None, int | None]]
 ROW_FAULTS: dict[str, tuple[str, RowFault, bool]] = {}

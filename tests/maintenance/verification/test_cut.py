@@ -13,7 +13,7 @@ from spark_segments.cli import main
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.maintenance import compact, erase, roll, verify
-from tests.topics import column
+from verification.world.topics import column
 
 RECORDS, PER_BATCH = 400, 10
 

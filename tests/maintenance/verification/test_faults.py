@@ -10,13 +10,13 @@ from spark_segments import LogDir
 from spark_segments.log.findings import Finding
 from spark_segments.maintenance import Report, verify
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
-from tests.golden_files import expected_records, golden_dir
 from tests.log.golden_reads import as_records, tree
 from tests.maintenance.verification.file_faults import FILE_FAULTS
 from tests.maintenance.verification.row_faults import ROW_FAULTS
 from tests.maintenance.verification.topics import has
-from tests.manifest_rows import Partition, Segment, SegmentRows
-from tests.segment_bytes import AbortedTransactions
+from verification.world.kafka_bytes.golden_files import expected_records, golden_dir
+from verification.world.kafka_bytes.segment_bytes import AbortedTransactions
+from verification.world.manifest_rows import Partition, Segment, SegmentRows
 
 
 @pytest.mark.cases(3)

@@ -10,9 +10,9 @@ import pytest
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.maintenance import compact, retain, roll, verify
-from tests.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES
 from tests.log.golden_reads import tree
 from tests.maintenance.verification.topics import LATER_MS, NOW_MS, rows
+from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, GOLDEN, LEGACY_DIRECTORIES
 
 
 def test_a_good_log_directory_has_no_findings(log, directory):

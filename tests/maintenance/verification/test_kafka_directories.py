@@ -10,9 +10,9 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import verify
-from tests.golden_files import damaged_dir, golden_dir
 from tests.log.golden_reads import tree
 from tests.maintenance.verification.topics import Place, has, overwrite
+from verification.world.kafka_bytes.golden_files import damaged_dir, golden_dir
 
 KAFKA_FAULTS: dict[str, tuple[Callable[[Path], Place], bool]] = {
     "a bit of a record": (lambda path: _flip(path / "00000000000000000649.log", 3000), True),

@@ -11,12 +11,12 @@ from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, LogDirError
 from spark_segments.maintenance import verify
 from spark_segments.maintenance.verification.deep import Rebuild, rebuild_sidecars
-from tests.golden_files import golden_dir
 from tests.log.golden_reads import records_of, tree
 from tests.maintenance.verification.file_faults import FILE_FAULTS
 from tests.maintenance.verification.topics import has, repaired, segment
-from tests.segment_bytes import AbortedTransactions
-from tests.topics import SegmentLimits
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.kafka_bytes.segment_bytes import AbortedTransactions
+from verification.world.topics import SegmentLimits
 
 SIDECAR_FAULTS = [
     "a missing offset index",

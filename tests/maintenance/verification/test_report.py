@@ -9,9 +9,9 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.maintenance import verify
-from tests.golden_files import golden_dir
 from tests.maintenance.verification.topics import segment
-from tests.manifest_rows import Partition
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.manifest_rows import Partition
 
 
 def test_an_unknown_topic_is_an_error_and_no_finding(log):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.maintenance import Report
-from tests.manifest_rows import Segment
+from verification.world.manifest_rows import Segment
 
 NOW_MS = 1_700_000_000_000
 LATER_MS = NOW_MS + 1_000_000

@@ -11,9 +11,9 @@ from spark_segments.kafka import importing, partition
 from spark_segments.kafka.import_landing import Landing
 from spark_segments.kafka.listing import Listing, base_offset, file_name
 from spark_segments.storage import Storage
-from tests.manifest_rows import Segment
-from tests.segment_bytes import parse_txn_index
-from tests.simulation.broker.passes import run
+from verification.simulation.broker.passes import run
+from verification.world.kafka_bytes.segment_bytes import parse_txn_index
+from verification.world.manifest_rows import Segment
 
 PASSES = 42
 
@@ -21,7 +21,7 @@ PASSES = 42
 def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted() -> None:
     seed = 2
     outcome = run(seed, PASSES)
-    assert outcome.violation is None, f"python -m tests.simulation.broker --seed {seed}: {outcome.violation}"
+    assert outcome.violation is None, f"python -m verification.simulation.broker --seed {seed}: {outcome.violation}"
     assert outcome.counts["records compared"] > 0 and outcome.counts["holes"] > 0
 
 

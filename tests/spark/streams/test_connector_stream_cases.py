@@ -17,10 +17,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError
 from spark_segments.spark.options import stream_options
 from spark_segments.spark.source import Source
-from tests.golden_files import GOLDEN
 from tests.spark import in_process
 from tests.spark.streams.conftest import T0, numbers, rows
 from tests.spark.streams.in_process_query import Killed, Query
+from verification.world.kafka_bytes.golden_files import GOLDEN
 
 HOUR_MS = 3_600_000
 FIVE = range(5)

@@ -10,7 +10,10 @@ from pyspark.errors import StreamingQueryException
 from spark_segments import LogDir
 from spark_segments.errors import OffsetOutOfRangeError
 from spark_segments.maintenance import roll
-from tests.maintenance.promotion.copies import (
+from tests.spark.streams.conftest import numbers
+from tests.spark.streams.in_process_query import Killed, Query
+from verification.spark.queries import ran
+from verification.world.promoted_copies import (
     LATER_MS,
     TOPIC,
     add,
@@ -18,9 +21,6 @@ from tests.maintenance.promotion.copies import (
     led,
     promote_topic,
 )
-from tests.spark.streams.conftest import numbers
-from tests.spark.streams.in_process_query import Killed, Query
-from tests.spark.streams.queries import ran
 
 
 @pytest.fixture

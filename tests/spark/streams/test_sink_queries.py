@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from tests.topics import texts
+from verification.world.topics import texts
 
 FILES = 3
 

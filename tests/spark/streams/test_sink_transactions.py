@@ -11,10 +11,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError, TransactionOrderError
 from spark_segments.log.appending.append import commit_chunks
 from spark_segments.spark.source import Source
-from tests import topics
 from tests.spark import in_process
 from tests.spark.streams import batches
-from tests.topics import texts
+from verification.world import topics
+from verification.world.topics import texts
 
 rows = functools.partial(topics.rows, partitions=[0])
 TO_T = {"topic": "t"}

@@ -11,10 +11,10 @@ import pytest
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.log import Snapshot
 from spark_segments.maintenance import compact, roll
-from tests.manifest_rows import Change
 from tests.spark import in_process
 from tests.spark.streams.conftest import T0, numbers, rows
 from tests.spark.streams.in_process_query import Killed, PlainQuery, Query
+from verification.world.manifest_rows import Change
 
 HOUR_MS = 3_600_000
 STARTS = {

@@ -11,10 +11,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from spark_segments import lag
 from spark_segments.spark import PYSPARK
-from tests.clock import PATIENCE_SECONDS
 from tests.spark.streams.conftest import T0, rows
-from tests.spark.streams.queries import ran
-from tests.spark.streams.topic_to_topic import committed_batches
+from verification.spark.queries import ran
+from verification.spark.topic_to_topic import committed_batches
+from verification.world.clock import PATIENCE_SECONDS
 
 EARLIEST = {"startingOffsets": "earliest"}
 

@@ -1,0 +1,1 @@
+"""Spark: kills of queries and of spark-submit, other releases of PySpark, Sail, and imitated managed platforms."""

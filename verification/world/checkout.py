@@ -1,0 +1,7 @@
+"""Where this checkout lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
