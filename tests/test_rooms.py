@@ -48,6 +48,11 @@ def test_every_room_says_what_lives_in_it() -> None:
         assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(PACKAGE)
 
 
+def test_the_verifier_imports_no_test() -> None:
+    for path in sorted((ROOT / "verification").rglob("*.py")):
+        assert "tests" not in _imported(ast.walk(ast.parse(path.read_text()))), path.relative_to(ROOT)
+
+
 def test_no_two_public_classes_have_one_name() -> None:
     homes: dict[str, str] = {}
     for name, tree in modules().items():
