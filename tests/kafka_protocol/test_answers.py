@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
+from kio.schema.errors import ErrorCode
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.serving.apis import VERSIONS
+from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.server import Server
 from verification.kafka_protocol.answers import nulls, values_of
-from verification.kafka_protocol.requests import answered
+from verification.kafka_protocol.requests import answered, fetch_of
 from verification.kafka_protocol.serving import serving
 from verification.world.stores.memory_store import memory_log
 
@@ -32,7 +34,7 @@ def log() -> LogDir:
 
 @pytest.fixture(scope="module")
 def server(log: LogDir) -> Iterator[Server]:
-    with serving(log) as made:
+    with serving(log, limits=Limits(refused_producer_seconds=0.0)) as made:
         yield made
 
 
@@ -69,6 +71,20 @@ def test_a_topic_is_asked_for_by_its_id_where_the_name_is_empty(server: Server, 
     topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(f"{log.topic('plain').snapshot.topic_id}=="))
     [topic] = answered(server.port, METADATA, version, {"name": "", "topic_id": topic_id}).topics
     assert (topic.name, len(topic.partitions), topic.error_code) == ("plain", 2, 0)
+
+
+@pytest.mark.parametrize(
+    "last_fetched_epoch, code",
+    [(0, ErrorCode.none), (7, ErrorCode.offset_out_of_range)],
+)
+def test_a_fetch_after_an_epoch_that_the_log_does_not_know_is_out_of_range(
+    server: Server, last_fetched_epoch: int, code: ErrorCode
+) -> None:
+    """As of a broker, whose Partition.readRecords cannot say where such an epoch ends."""
+    values = {**fetch_of("plain", 1, 1 << 20), "session_epoch": -1, "last_fetched_epoch": last_fetched_epoch}
+    [[found]] = [topic.partitions for topic in answered(server.port, FETCH, 12, values).responses]
+    assert (found.error_code, bool(found.records)) == (code, code is ErrorCode.none)
+    assert found.diverging_epoch.end_offset == -1
 
 
 @pytest.mark.cases(1)

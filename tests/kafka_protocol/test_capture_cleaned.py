@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from pathlib import Path
 
@@ -182,6 +183,17 @@ def test_a_new_cluster_under_the_old_address_is_never_gone_on_with(
         assert values(log) == ["a", "b", "c"]
         again = capture(log, address, options=CaptureOptions(on_divergence=Divergence.BRANCH))
     assert again.failed == [] and log.topics() == [TOPIC, f"{TOPIC}.branch-1"]
+    assert values(log) == ["a", "b", "c"]
+
+
+def test_a_log_that_lacks_the_last_epoch_here_has_parted(log: LogDir, tmp_path: Path) -> None:
+    """As of a cluster that was made again, and whose retention took what the last batch here is compared with."""
+    last = dataclasses.replace(data(2, "c"), leader_epoch=7)
+    with cluster(tmp_path / "old", [data(0, "a", "b"), last]) as address:
+        assert capture(log, address).failed == []
+    with cluster(tmp_path / "new", [data(3, "d"), data(4, "e")]) as address:
+        [line] = capture(log, address, options=CaptureOptions(patience_seconds=20)).failed
+    assert "parts from the cluster's log" in line["error"]
     assert values(log) == ["a", "b", "c"]
 
 

@@ -17,6 +17,7 @@ from kafka.net.sasl.scram import ScramClient
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.serving.apis import VERSIONS
+from spark_segments.kafka_protocol.serving.apis.refused import INIT_PRODUCER_ID
 from spark_segments.kafka_protocol.serving.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.serving.limits import Budget, Limits
 from spark_segments.kafka_protocol.serving.server import Server
@@ -270,6 +271,21 @@ def test_failed_logins_are_counted_logged_and_slow(log: LogDir, caplog: pytest.L
         assert server.state["failed_logins"] == 1
     assert "a login of 127.0.0.1 failed: Unknown user, or wrong password" in caplog.text
     assert "coffee" not in caplog.text
+
+
+def test_a_producer_waits_for_its_refusal(log: LogDir) -> None:
+    """Kafka's Java producer asks again at once, and for ever: tens of thousands of requests in some seconds."""
+    with (
+        serving(log, limits=Limits(refused_producer_seconds=0.2)) as server,
+        connected(server) as connection,
+    ):
+        for _ in range(2):
+            connection.sendall(request(INIT_PRODUCER_ID, 4, {"transactional_id": None}))
+            connection.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            connection.settimeout(20)
+            assert answer_of(connection, INIT_PRODUCER_ID, 4).error_code.name == "cluster_authorization_failed"
 
 
 class _TwiceItsNonce(ScramClient):  # type: ignore[misc]

@@ -32,7 +32,6 @@ from spark_segments.kafka_protocol.capturing.open_transactions import missing_en
 from spark_segments.kafka_protocol.capturing.source import (
     EARLIEST,
     FIRST_PAUSE_SECONDS,
-    LATEST,
     LONGEST_PAUSE_SECONDS,
     OFFSET_OUT_OF_RANGE,
     RESPONSE_BYTES,
@@ -356,8 +355,7 @@ class PartitionsCapture:
         if start > part.next_offset:
             self._pass_over(part, start)
             return True
-        end = self._source.offset(self._topic, number, LATEST)
-        if end < part.next_offset and part.last_epoch >= 0:  # a new leader may say so for a while: its epochs tell
+        if part.last_epoch >= 0:  # a new leader may say so for a while: its epochs tell
             epoch, epoch_end = self._source.end_of_epoch(self._topic, number, part.last_epoch)
             if epoch < part.last_epoch or epoch_end < part.next_offset:
                 part.problem = self._diverged(part, part.next_offset, epoch, epoch_end)

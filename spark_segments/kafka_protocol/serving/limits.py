@@ -29,6 +29,7 @@ class Limits:
     login_seconds: float = 10.0
     offsets_retention_minutes: float = 10_080.0
     failed_login_seconds: float = 1.0
+    refused_producer_seconds: float = 1.0
     idle_seconds: float = 600.0
     request_seconds: float = 30.0
     slow_bytes: int = 64 << 10

@@ -28,6 +28,7 @@ _LARGEST_WAIT_SECONDS = 60.0
 _MEMORY_SECONDS = 0.05  # until memory for an answer is looked for again, at least
 _MEMORY_PORTION = 0.25  # and this part of the time that the request has waited: a hundred of them cost next to nothing
 _FULL_EPOCHS = (-1, 0)  # session epochs of a full fetch
+_NO_EPOCH = (-1, -1)  # where a log ends an epoch that it does not know
 
 
 @dataclass(slots=True)
@@ -102,6 +103,8 @@ def _check(view: ServedTopic | None, code: ErrorCode, asked: Any) -> ErrorCode:
     if view is not None and code is ErrorCode.none:
         row = view.partitions[asked.partition]
         if not row.log_start_offset <= asked.fetch_offset <= row.log_end_offset:
+            return ErrorCode.offset_out_of_range
+        if _parted(view, asked) == _NO_EPOCH:  # as Partition.fetchRecords of a broker: nobody knows where the logs part
             return ErrorCode.offset_out_of_range
     return code
 

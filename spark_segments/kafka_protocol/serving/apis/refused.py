@@ -5,11 +5,12 @@ these APIs to be there, and an error that lasts.
 from __future__ import annotations
 
 import datetime
+import time
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.serving.call import Api, Call, once
+from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, once
 
 PRODUCE, INIT_PRODUCER_ID, DESCRIBE_ACLS, CONSUMER_GROUP_HEARTBEAT = 0, 22, 29, 68
 _BY_ID = 13  # from this version of Produce on topics are named by their id
@@ -36,7 +37,12 @@ def _produce(call: Call) -> dict[str, Any]:
     }
 
 
-def _init_producer_id(call: Call) -> dict[str, Any]:
+def _init_producer_id(call: Call) -> dict[str, Any] | NotYet:
+    """InitProducerId: refused after a while. Kafka's producer asks again at once, and for ever."""
+    if call.state is None:
+        call.state = time.monotonic() + call.limits.refused_producer_seconds
+    if time.monotonic() < call.state and not (call.is_last or call.is_gone):
+        return NotYet(call.state)
     is_transactional = call.request.body.transactional_id is not None
     code = (
         ErrorCode.transactional_id_authorization_failed if is_transactional else ErrorCode.cluster_authorization_failed
