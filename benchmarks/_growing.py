@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.files import row_files
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.maintenance.verification.verify import verify
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.files import row_files
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment
 from spark_segments.maintenance import compact, retain, roll, vacuum
 

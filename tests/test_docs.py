@@ -33,7 +33,7 @@ from spark_segments.cli import app, main
 from spark_segments.config.table import KEYS, SERVER_KEYS
 from spark_segments.face.topic import Topic
 from spark_segments.log import LogDirectory
-from spark_segments.log.manifest.row_files import SCHEMAS
+from spark_segments.log.manifest.files.row_files import SCHEMAS
 from spark_segments.log.reading.scan import Scan
 from spark_segments.spark.options import READER_OPTIONS, WRITER_OPTIONS
 from tests.browser import Browser

@@ -13,7 +13,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import TransactionOrderError
 from spark_segments.log.appending.append import append_target
-from spark_segments.log.manifest.recovery_copy import read_recovery_copy
+from spark_segments.log.manifest.state.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from verification.specification.specification_reader import KafkaPartition, ManagedLog
 from verification.specification.witness import Witness, newest, read

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_segments.conformance.vectors import read_index
-from spark_segments.log.manifest.delta.actions import table_actions
+from spark_segments.log.manifest.files.delta.actions import table_actions
 from tests.conftest import ROOT
 from verification.world.kafka_bytes.golden_files import GOLDEN
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_segments.log import Report, Scan
     from spark_segments.log.appending.appender import ProducerOptions
     from spark_segments.log.appending.caller_rows import Rows
-    from spark_segments.log.manifest.commit import Plan
+    from spark_segments.log.manifest.commit.committing import Plan
     from spark_segments.log.reading.scan import Bounds
     from spark_segments.maintenance.explanation.record_explanation import Explanation
     from spark_segments.values.batches import FormatDecoders

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_segments.log.findings import Findings as Findings
     from spark_segments.log.groups.group import Group as Group
     from spark_segments.log.groups.group_files import GroupCommit as GroupCommit
-    from spark_segments.log.manifest.change import Change as Change
+    from spark_segments.log.manifest.commit.change import Change as Change
     from spark_segments.log.manifest.manifest import Manifest as Manifest
     from spark_segments.log.manifest.operation import Operation as Operation
     from spark_segments.log.manifest.replay import FollowerVersion as FollowerVersion
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest.role import Role as Role
     from spark_segments.log.manifest.rows import Partition as Partition
     from spark_segments.log.manifest.rows import Segment as Segment
-    from spark_segments.log.manifest.snapshot import Snapshot as Snapshot
-    from spark_segments.log.manifest.snapshot import StandIns as StandIns
-    from spark_segments.log.manifest.states import Captured as Captured
-    from spark_segments.log.manifest.states import CapturedBatch as CapturedBatch
-    from spark_segments.log.manifest.states import Erasure as Erasure
-    from spark_segments.log.manifest.states import Hole as Hole
-    from spark_segments.log.manifest.states import Undecided as Undecided
+    from spark_segments.log.manifest.state.snapshot import Snapshot as Snapshot
+    from spark_segments.log.manifest.state.snapshot import StandIns as StandIns
+    from spark_segments.log.manifest.state.states import Captured as Captured
+    from spark_segments.log.manifest.state.states import CapturedBatch as CapturedBatch
+    from spark_segments.log.manifest.state.states import Erasure as Erasure
+    from spark_segments.log.manifest.state.states import Hole as Hole
+    from spark_segments.log.manifest.state.states import Undecided as Undecided
     from spark_segments.log.manifest.topic_row import TopicRow as TopicRow
     from spark_segments.log.manifest.transaction import Transaction as Transaction
     from spark_segments.log.positions import PartitionState as PartitionState
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
     from spark_segments.log.segment.writer import SegmentWriter as SegmentWriter
 
 _HOME = {
-    "Captured": "manifest.states",
-    "CapturedBatch": "manifest.states",
-    "Change": "manifest.change",
+    "Captured": "manifest.state.states",
+    "CapturedBatch": "manifest.state.states",
+    "Change": "manifest.commit.change",
     "Eras": "eras",
-    "Erasure": "manifest.states",
+    "Erasure": "manifest.state.states",
     "Examination": "segment.examination",
     "Findings": "findings",
     "FollowerVersion": "manifest.replay",
     "Group": "groups.group",
     "GroupCommit": "groups.group_files",
     "History": "difference",
-    "Hole": "manifest.states",
+    "Hole": "manifest.state.states",
     "LatestPart": "reading.latest",
     "LeaderEpochs": "segment.leader_epochs",
     "LogDirectory": "directory",
@@ -82,12 +82,12 @@ _HOME = {
     "SegmentFile": "segment.file",
     "SegmentWriter": "segment.writer",
     "Selection": "reading.plan",
-    "Snapshot": "manifest.snapshot",
-    "StandIns": "manifest.snapshot",
+    "Snapshot": "manifest.state.snapshot",
+    "StandIns": "manifest.state.snapshot",
     "TopicRow": "manifest.topic_row",
     "TopicVersions": "manifest.replay",
     "Transaction": "manifest.transaction",
-    "Undecided": "manifest.states",
+    "Undecided": "manifest.state.states",
     "append": "appending.append",
     "copy_batches": "segment.copying",
     "describe": "description",

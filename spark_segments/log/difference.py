@@ -24,7 +24,7 @@ from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.storage import Storage

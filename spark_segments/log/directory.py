@@ -25,10 +25,10 @@ from spark_segments.config import (
     validate_topic_name,
 )
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY, DeltaLog, OpenDeltaLog
+from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.marker import check_apart, is_marked, mark
 from spark_segments.log.typed import ValueFormats, ValueProvider, value_provider

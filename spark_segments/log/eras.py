@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import PARTITIONS_ADDED, Captured, reading
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import PARTITIONS_ADDED, Captured, reading
 from spark_segments.log.manifest.topic_row import TopicRow
 
 MOST_ADDITIONS = 100

@@ -10,7 +10,7 @@ import contextlib
 import json
 
 from spark_segments.errors import LogDirError, StorageError
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.storage import Storage
 
 MARKER = f"{MANIFEST_DIRECTORY}/log-directory.json"

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from spark_segments.errors import OffsetOutOfRangeError
 from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 
 TopicPartition = tuple[str, int]

@@ -15,7 +15,7 @@ from spark_segments import extensions
 
 if TYPE_CHECKING:
     from spark_segments.log.directory import LogDirectory
-    from spark_segments.log.manifest.snapshot import Snapshot
+    from spark_segments.log.manifest.state.snapshot import Snapshot
 
 
 class Columns(Protocol):

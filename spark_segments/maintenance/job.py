@@ -10,7 +10,7 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.progress import Progress
 from spark_segments.quantities import Time, moment_ms

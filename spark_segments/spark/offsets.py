@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics, partition_names
 
 # (snapshot, {partition: timestamp in ms}) -> {partition: (offset, timestamp in ms) or None}

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_segments.execution import Versioned
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.plan import Part, Selection, pack
 from spark_segments.log.reading.scan import Decoded, Scan

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.typed import Decoders
 from spark_segments.spark import PYSPARK
 from spark_segments.spark.options import (

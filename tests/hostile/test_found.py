@@ -27,7 +27,7 @@ from spark_segments.format.shared_object import RUN_DTYPE, footer_bytes
 from spark_segments.format.sidecars.index import offset_index_bytes, parse_offset_index
 from spark_segments.format.single_batch import batch_from, made_batch
 from spark_segments.format.window import Window
-from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.files import row_files
 from spark_segments.log.reading import read
 from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan

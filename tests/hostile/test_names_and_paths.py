@@ -12,7 +12,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.log.manifest.recovery_copy import read_recovery_copy
+from spark_segments.log.manifest.state.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from verification.rebuild.lost import TOPIC, again, append, copy, lose_manifest, new_log, rebuild_manifest
 from verification.world.kafka_bytes.golden_files import golden_dir

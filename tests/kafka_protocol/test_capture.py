@@ -28,9 +28,9 @@ from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.kafka_protocol.serving.apis import VERSIONS, fetch
 from spark_segments.kafka_protocol.serving.credentials import Users
 from spark_segments.kafka_protocol.serving.views import Views
-from spark_segments.log.manifest.change import Change
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Captured
+from spark_segments.log.manifest.commit.change import Change
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Captured
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll, verify
 from verification.kafka_protocol.fetching import fetched_batches

@@ -10,8 +10,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import create_table_with_add_actions
 
 from spark_segments.errors import TopicExistsError
-from spark_segments.log.manifest.delta.delta_log import FENCED
-from spark_segments.log.manifest.row_files import RowFile, RowFiles
+from spark_segments.log.manifest.files.delta.delta_log import FENCED
+from spark_segments.log.manifest.files.row_files import RowFile, RowFiles
 from spark_segments.log.manifest.schemas import TABLE_SCHEMA
 from spark_segments.maintenance import compact, retain, roll, vacuum
 from spark_segments.storage import Storage

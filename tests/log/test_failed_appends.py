@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
-from spark_segments.log.manifest import commit as commit_module
+from spark_segments.log.manifest.commit import committing as commit_module
 from spark_segments.storage.filesystem import WritableFile
 from verification.world.opened import LocalFiles, opened
 from verification.world.stores.played_log import Play, store_failed

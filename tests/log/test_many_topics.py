@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log.manifest.row_files import COLUMN_BYTES, _RowCache
+from spark_segments.log.manifest.files.row_files import COLUMN_BYTES, _RowCache
 from verification.world.chunk_rows import new_chunk
 from verification.world.manifest_rows import SEGMENT_SCHEMA, Segment
 from verification.world.opened import opened

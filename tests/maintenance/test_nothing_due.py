@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta.delta_log import DeltaLog
-from spark_segments.log.manifest.delta.delta_rs import TableVersion, open_table
+from spark_segments.log.manifest.files.delta.delta_log import DeltaLog
+from spark_segments.log.manifest.files.delta.delta_rs import TableVersion, open_table
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
 from verification.world.opened import opened as reopened

@@ -13,7 +13,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.appending.append import append_target, commit_chunks
-from spark_segments.log.manifest.recovery_copy import read_recovery_copy
+from spark_segments.log.manifest.state.recovery_copy import read_recovery_copy
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from spark_segments.storage import Storage
 from verification.world.clock import ORPHAN_AGE_MS, store_clock

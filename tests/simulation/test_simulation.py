@@ -13,9 +13,9 @@ import pytest
 
 from spark_segments.lake import plan as table_plan
 from spark_segments.log.groups import group as groups
-from spark_segments.log.manifest.change import ChangeWriter
+from spark_segments.log.manifest.commit.change import ChangeWriter
 from spark_segments.log.manifest.rows import OUT_OF_LOG
-from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.log.manifest.state.topic_log import TopicLog
 from spark_segments.maintenance.removal import vacuum as vacuum_module
 from tests.conftest import ROOT
 from verification.simulation.judge import Judge

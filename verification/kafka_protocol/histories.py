@@ -33,8 +33,8 @@ from spark_segments.kafka_protocol import CaptureOptions, capture
 from spark_segments.kafka_protocol.capturing import partition_capture, topic_capture
 from spark_segments.kafka_protocol.capturing.options import Divergence
 from spark_segments.kafka_protocol.serving.apis import VERSIONS, fetch
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.maintenance import vacuum, verify
 from verification.kafka_protocol.played import FAULTS, Fault, PlayedViews, playing
 from verification.world.clock import ORPHAN_AGE_MS, played_time

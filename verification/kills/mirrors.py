@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.maintenance import compact, mirror, restore, retain, roll, vacuum
 from verification.kills.crashes import Countdown
 from verification.world.followers import assert_in_step, source_version, state_of, transactions

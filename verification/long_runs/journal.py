@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.change import ChangeWriter
-from spark_segments.log.manifest.delta.delta_log import DeltaLog
+from spark_segments.log.manifest.commit.change import ChangeWriter
+from spark_segments.log.manifest.files.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND

@@ -8,7 +8,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a lost reply is not looked for",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "            made = tries.found(state.version)\n",
         "            made = None\n",
         "tests/log/commits/test_lost_replies.py::test_a_lost_reply_is_found_below_later_commits",
@@ -16,7 +16,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "only the latest version is looked at",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "range(self.sent[0].state.version + 1, latest + 1)",
         "range(latest, latest + 1)",
         "tests/log/commits/test_lost_replies.py::test_a_lost_reply_is_found_below_later_commits",
@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "each try has another commit id",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "CommitNote(tries.commit_id,",
         "CommitNote(uuid.uuid4().hex,",
         "tests/log/commits/test_lost_replies.py::test_a_commit_that_lands_late_counts_as_the_try_that_it_was",
@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "an error says that nothing happened while a try may happen",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "        if not tries.may_happen(latest):\n",
         "        if True:\n",
         "tests/log/commits/test_lost_replies.py::test_an_error_of_the_plan_while_a_try_may_still_happen_says_so",
@@ -40,7 +40,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a plan with nothing to do ends a commit that may happen",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "            if isinstance(decided, Commit) and (decided.repeated or not tries.may_happen(state.version)):\n",
         "            if isinstance(decided, Commit):\n",
         "tests/log/commits/test_lost_replies.py::test_a_plan_with_nothing_to_do_while_a_try_may_still_happen_is_not_believed",
@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a repeated transaction is added again",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "        if txn is not None and log.holds(",
         "        if txn is None and log.holds(",
         "tests/log/manifest/test_changes.py::test_a_repeated_transaction_adds_nothing_and_an_older_one_is_an_error",
@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a fenced topic takes appends",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "        snapshot.role.check(snapshot.topic, change.operation)\n",
         "        pass\n",
         "tests/maintenance/promotion/test_fences.py::test_a_writer_in_mid_commit_meets_the_fence_at_its_next_try",
@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a version that was cut from the log is made again",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "                self._check_there(base)\n            except FileNotFoundError as error:\n",
         "                pass\n            except FileNotFoundError as error:\n",
         "tests/log/test_delta_log.py::test_a_version_that_was_cut_from_the_log_is_not_made_again",
@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a commit is sent however long ago its version was read",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "        if base.latest_at.seconds_ago > SURE_SECONDS:\n            raise",
         "        if False:\n            raise",
         "tests/log/commits/test_numbers.py::test_a_process_that_stands_still_before_its_put_commits_on_no_version_that_vacuum_took",
@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a late put into a log that was cut passes for made",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "        self.check_kept(base)\n",
         "        pass\n",
         "tests/log/commits/test_numbers.py::test_a_put_that_is_late_in_a_log_that_was_cut_is_no_success",
@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a topic is made however long ago nobody had made it",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "        if base.latest_at.seconds_ago > SURE_SECONDS:\n            raise",
         "        if base.is_there and base.latest_at.seconds_ago > SURE_SECONDS:\n            raise",
         "tests/log/commits/test_numbers.py"
@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a late put that makes a topic passes for its making",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "        if base.latest_at.seconds_ago <= SURE_SECONDS:\n            return\n        commits",
         "        if not (base.is_there and base.latest_at.seconds_ago > SURE_SECONDS):\n"
         "            return\n        commits",
@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a fence takes the place of a commit",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "self._commits.create(number, fence)",
         "self._storage.replace(self._commits.path(number), fence)",
         "tests/log/test_delta_log.py::test_a_commit_that_comes_just_before_a_fence_on_an_object_store_is_not_overwritten",
@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "an append takes another log's version for its own last one",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         '            is_other = commit_info(actions).get("commitId") != base.commit_info.get("commitId")\n',
         "            is_other = False\n",
         "tests/log/test_unreadable_topics.py::"
@@ -156,7 +156,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a version that was opened is taken for that of a log directory that was made anew",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "            is_other = not added.issubset(file.path for file in base.files)\n",
         "            is_other = False\n",
         "tests/log/test_seen_versions.py::test_a_log_that_was_made_anew_with_as_many_versions_is_another",
@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a commit that adds no file tells the version that was opened",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "        return bool(base.commit_info or added)\n",
         "        return True\n",
         "tests/log/test_delta_log.py::"
@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a version that another commit has taken passes for made",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         '            raise VersionTakenError(f"version {base.version + 1} is there already") from error\n',
         "            pass\n",
         "tests/log/test_delta_log.py::test_of_two_commits_on_a_version_the_first_counts",
@@ -197,7 +197,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "files that vacuum might have taken are committed",
-        "log/manifest/change.py",
+        "log/manifest/commit/change.py",
         "        self._check_age(snapshot, add)\n",
         "",
         "tests/log/manifest/test_changes.py::test_a_chunk_that_vacuum_might_have_taken_is_refused",
@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "rows that overlap are committed",
-        "log/manifest/change.py",
+        "log/manifest/commit/change.py",
         "    if wrong.any():\n",
         "    if False:\n",
         "tests/log/manifest/test_changes.py::test_a_change_that_breaks_an_invariant_is_refused",
@@ -237,7 +237,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "any commit may lower the log start",
-        "log/manifest/change.py",
+        "log/manifest/commit/change.py",
         "        old_start = 0 if operation in _MAY_LOWER_START else old_start\n",
         "        old_start = 0\n",
         "tests/log/manifest/test_changes.py::test_a_change_that_breaks_an_invariant_is_refused",
@@ -488,7 +488,7 @@ MUTANTS = (
     Mutant(
         "vacuum",
         "a topic whose manifest is repaired is deleted by force",
-        "log/manifest/topic_log.py",
+        "log/manifest/state/topic_log.py",
         "    return deleted_ms if log_files == _digest(storage, manifest_directory) else None\n",
         "    return deleted_ms\n",
         "tests/log/test_unreadable_topics.py::test_damage_after_a_repair_is_no_deletion",
@@ -632,7 +632,7 @@ MUTANTS = (
     Mutant(
         "import",
         "an empty segment comes behind the one that begins there",
-        "log/manifest/snapshot.py",
+        "log/manifest/state/snapshot.py",
         "np.lexsort((following, base, partition))",
         "np.lexsort((-following, base, partition))",
         "tests/log/manifest/test_snapshots.py::test_rows_in_any_order_come_in_the_order_of_the_log",
@@ -814,7 +814,7 @@ MUTANTS = (
     Mutant(
         "durability",
         "a commit stands on a version that is not on disk",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "        delta.prepare(state.table, [*map(self.log.store.path, files.added), noted[0]])\n",
         "        pass\n",
         "tests/log/test_forced_appends.py::test_a_version_that_another_process_committed_is_forced_before_a_commit_on_top_of_it",
@@ -822,7 +822,7 @@ MUTANTS = (
     Mutant(
         "durability",
         "a repeat is answered that is not on disk",
-        "log/manifest/commit.py",
+        "log/manifest/commit/committing.py",
         "            log.durable(snapshot.config).prepare(state.table, ())\n",
         "            pass\n",
         "tests/log/test_forced_appends.py::test_a_repeated_transaction_is_on_disk_when_its_repeat_is_answered",
@@ -830,7 +830,7 @@ MUTANTS = (
     Mutant(
         "durability",
         "an empty commit file is a commit without actions",
-        "log/manifest/delta/delta_log.py",
+        "log/manifest/files/delta/delta_log.py",
         "                if not self._storage.size(path):\n",
         "                if False:\n",
         "tests/log/test_forced_appends.py::test_an_empty_commit_file_is_no_commit_without_actions",
@@ -976,7 +976,7 @@ MUTANTS = (
     Mutant(
         "rebuild",
         "a copy of an older version tells that nothing came after it",
-        "log/manifest/recovery_copy.py",
+        "log/manifest/state/recovery_copy.py",
         'index.get("notes") is True',
         "True",
         "tests/maintenance/rebuild/test_playback.py::test_a_copy_of_an_older_version_does_not_tell_that_nothing_came_after_it",
@@ -984,7 +984,7 @@ MUTANTS = (
     Mutant(
         "rebuild",
         "vacuum takes notes for their age",
-        "log/manifest/recovery_copy.py",
+        "log/manifest/state/recovery_copy.py",
         " and info.path not in indexes and not _is_after(info.path, first)\n",
         " and info.path not in indexes\n",
         "tests/maintenance/rebuild/test_playback.py::test_notes_that_are_needed_outlive_vacuum_however_old_they_are",
@@ -1024,7 +1024,7 @@ MUTANTS = (
     Mutant(
         "names",
         "a topic is named by any path that leads to its manifest",
-        "log/manifest/topic_log.py",
+        "log/manifest/state/topic_log.py",
         "        validate_topic_name(topic)\n",
         "",
         "tests/log/test_topic_names.py::test_a_name_that_no_topic_can_have_is_an_error_wherever_it_comes_in",
@@ -1032,7 +1032,7 @@ MUTANTS = (
     Mutant(
         "names",
         "a disk that ignores case finds a topic by another spelling",
-        "log/manifest/topic_log.py",
+        "log/manifest/state/topic_log.py",
         "        return None if self.topic in names else next(iter(names), None)\n",
         "        return None\n",
         "tests/log/test_topic_names.py::test_on_a_disk_that_ignores_case_no_topic_is_found_by_another_spelling",
@@ -1040,7 +1040,7 @@ MUTANTS = (
     Mutant(
         "names",
         "a row of any path is added",
-        "log/manifest/change.py",
+        "log/manifest/commit/change.py",
         "    if strange.num_rows:",
         "    if False:",
         "tests/log/test_topic_names.py::test_a_file_is_added_only_where_the_names_of_its_topic_and_partition_say",

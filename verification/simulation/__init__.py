@@ -6,7 +6,7 @@
 Writers, streams, readers, groups, every job, imports of a Kafka directory that changes, exports, mirrors, promotions,
 operators and their mistakes run the product's own code. They meet a store (store.py) and Delta's log (delta.py)
 in memory, at the interfaces that the product has for them: `storage/filesystem.py` and
-`log/manifest/delta/delta_log.py`.
+`log/manifest/files/delta/delta_log.py`.
 Each process is a greenlet (world.py) that runs until its next request; the seed draws how long that takes, so it draws
 the order of all requests. The modules' `time`, `random`, `uuid`, `secrets` and thread pools are the world's
 (environment.py): the same seed gives the same events, in every process, and the trace hash of a run says so.

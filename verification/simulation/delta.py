@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_segments.log.manifest.delta.actions import CommitNote, added_file, decoded
-from spark_segments.log.manifest.delta.delta_rs import TableVersion
+from spark_segments.log.manifest.files.delta.actions import CommitNote, added_file, decoded
+from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.quantities import Moment
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import Action, commit_info, paths_of

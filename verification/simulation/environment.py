@@ -23,7 +23,7 @@ from typing import Any
 
 import spark_segments
 from spark_segments.ahead import reading_threads
-from spark_segments.log.manifest import row_files
+from spark_segments.log.manifest.files import row_files
 from spark_segments.storage import Storage, fetch
 from verification.simulation.store import File, Store
 from verification.simulation.world import World

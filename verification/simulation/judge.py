@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import schemas
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.files.row_files import RowFile, _RowCache
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.row_files import RowFile, _RowCache
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from verification.long_runs.journal import Commit
 from verification.long_runs.model import KafkaStep, PartitionModel

@@ -28,7 +28,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from spark_segments.lake import delta_table
 from spark_segments.lake import table as job
 from spark_segments.lake.table_format import TablePositions
-from spark_segments.log.manifest.delta.actions import decoded
+from spark_segments.log.manifest.files.delta.actions import decoded
 from spark_segments.maintenance import table
 from spark_segments.storage.delta import commit_info, encoded
 from verification.long_runs.scenario import Record

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import greenlet
 
-from spark_segments.log.manifest.row_files import CACHE_BYTES, _RowCache
+from spark_segments.log.manifest.files.row_files import CACHE_BYTES, _RowCache
 
 START_US = 1_750_000_000_000_000
 SECOND_US = 1_000_000

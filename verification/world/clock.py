@@ -45,6 +45,10 @@ def played_time(of: str, played: object) -> Iterator[None]:
     """While it lasts, `played` is the time of this machine for a part of the package: commits, tables or groups, which
     ask for the wall clock alone.
     """
-    places = {"commits": "log.manifest.commit.time", "tables": "quantities.time", "groups": "log.groups.group.wall_ms"}
+    places = {
+        "commits": "log.manifest.commit.committing.time",
+        "tables": "quantities.time",
+        "groups": "log.groups.group.wall_ms",
+    }
     with mock.patch(f"spark_segments.{places[of]}", played):
         yield

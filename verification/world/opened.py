@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
+from spark_segments.log.manifest.files.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.marker import mark
 from spark_segments.storage import FileSystem, Storage
 from spark_segments.storage.local import LocalFiles

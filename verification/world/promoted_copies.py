@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
-from spark_segments.log.manifest.delta.delta_log import DeltaLog
+from spark_segments.log.manifest.files.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.maintenance import mirror, verify
 from spark_segments.replicas.promote import STEPS, Promotion

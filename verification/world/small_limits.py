@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from unittest import mock
 
 _WINDOWS = ("format.walk", "log.segment.file", "maintenance.compaction.second_pass", "log.difference")
-_ROWS = "log.manifest.row_files"
+_ROWS = "log.manifest.files.row_files"
 _SECOND_PASS = "maintenance.compaction.second_pass"
 _VACUUM = "maintenance.removal.vacuum"
 
@@ -41,9 +41,9 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "CHECKPOINT_VERSIONS": ("log.manifest.manifest.CHECKPOINT_VERSIONS",),
     "SEGMENT_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:segment",),
     "TRANSACTION_ROWS_A_FILE": (f"{_ROWS}.ROWS_A_FILE:transaction",),
-    "COMMIT_LOG_MS": ("log.manifest.upkeep.COMMIT_LOG_MS",),
+    "COMMIT_LOG_MS": ("log.manifest.commit.upkeep.COMMIT_LOG_MS",),
     "FORMAT_VERSION": ("log.manifest.schemas.FORMAT_VERSION", "log.manifest.topic_row.FORMAT_VERSION"),
-    "MOST_ERASURES": ("log.manifest.states.MOST_ERASURES",),
+    "MOST_ERASURES": ("log.manifest.state.states.MOST_ERASURES",),
     "NAMED_TOPICS": ("log.directory.NAMED_TOPICS",),
     # Jobs
     "MIN_SLICE_BYTES": ("maintenance.compaction.round_tasks.MIN_SLICE_BYTES",),
@@ -67,9 +67,9 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "MOST_STEPS": ("replicas.topic_mirror.MOST_STEPS",),
     # How often, and how long, somebody tries again
     "STORE_ATTEMPTS": ("storage.storage.ATTEMPTS",),
-    "COMMIT_FAILURES": ("log.manifest.commit.FAILURES",),
-    "COMMIT_PAUSE_SECONDS": ("log.manifest.commit.FIRST_PAUSE_SECONDS",),
-    "COMMIT_TRIES": ("log.manifest.commit.TRIES",),
+    "COMMIT_FAILURES": ("log.manifest.commit.committing.FAILURES",),
+    "COMMIT_PAUSE_SECONDS": ("log.manifest.commit.committing.FIRST_PAUSE_SECONDS",),
+    "COMMIT_TRIES": ("log.manifest.commit.committing.TRIES",),
     "GROUP_TRIES": ("log.groups.group._TRIES",),
     "GROUP_PAUSE_SECONDS": ("log.groups.group._LONGEST_PAUSE_SECONDS",),
     "REGISTRY_ATTEMPTS": ("values.registries.http.ATTEMPTS",),

@@ -12,7 +12,7 @@ from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeErr
 from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
 
 if TYPE_CHECKING:  # these need kernels, which a planner's process does not

@@ -13,12 +13,12 @@ from spark_segments.config import topic_config
 from spark_segments.errors import CommitConflictError
 from spark_segments.log.appending.record_rules import key_missing
 from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.topic_log import TableState
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.storage import Storage
 

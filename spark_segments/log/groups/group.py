@@ -33,8 +33,8 @@ from spark_segments.log.groups.group_files import (
     is_damaged,
     offsets_of,
 )
-from spark_segments.log.manifest.change import ORPHAN_AGE_MS
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.positions import Loss, PartitionState, Position, TopicPartition
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import wall_ms

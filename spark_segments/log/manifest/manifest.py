@@ -23,19 +23,19 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
-from spark_segments.log.manifest.commit import Commit, Committing, Plan, Turn
-from spark_segments.log.manifest.commit_notes import recovery_directory, were_made
-from spark_segments.log.manifest.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
-from spark_segments.log.manifest.delta.delta_rs import TableVersion
+from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS, Change
+from spark_segments.log.manifest.commit.committing import Commit, Committing, Plan, Turn
+from spark_segments.log.manifest.commit.swap import RowSwap, live_by_identity, not_as_read, swapped
+from spark_segments.log.manifest.commit.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
+from spark_segments.log.manifest.files.commit_notes import recovery_directory, were_made
+from spark_segments.log.manifest.files.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
+from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.swap import RowSwap, live_by_identity, not_as_read, swapped
-from spark_segments.log.manifest.topic_log import TableState, TopicLog, record_forced_deletion
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.topic_log import TableState, TopicLog, record_forced_deletion
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
-from spark_segments.log.manifest.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
 from spark_segments.quantities import iso
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import commit_info

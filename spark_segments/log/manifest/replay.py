@@ -24,16 +24,16 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError, TopicExistsError, UnknownTopicError
 from spark_segments.format.file_names import LOG_SUFFIX
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.commit.change import Change
+from spark_segments.log.manifest.files.row_files import RowFile, concat
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.role import Role, SourceVersion
-from spark_segments.log.manifest.row_files import RowFile, concat
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, in_states, removed_rows, with_column
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
-from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.manifest.states import ERASURES, Erasure, log_states, other_states
-from spark_segments.log.manifest.topic_log import TableState
+from spark_segments.log.manifest.state.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.state.states import ERASURES, Erasure, log_states, other_states
+from spark_segments.log.manifest.state.topic_log import TableState
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage.delta import commit_info, paths_of

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_segments.execution import in_bins
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.latest import MAP_BYTES, Compared, LatestPart, filtered, read_latest
 from spark_segments.log.reading.plan import Selection
 from spark_segments.storage import Storage

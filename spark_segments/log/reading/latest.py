@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.plan import AnyWork, Part, Selection, pack
 from spark_segments.log.reading.read import read_part
 from spark_segments.storage import Storage

@@ -18,7 +18,7 @@ from spark_segments.format.decoding.decode import OF_BATCHES
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.isolation import TransactionIndex, transaction_indexes
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
 

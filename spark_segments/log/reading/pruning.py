@@ -18,7 +18,7 @@ from pyarrow.fs import LocalFileSystem
 from spark_segments.format.decoding.fields import FIRST_MS, LAST_MS
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.times import offsets_before_time
 from spark_segments.storage import Storage
 

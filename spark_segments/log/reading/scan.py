@@ -15,7 +15,7 @@ from spark_segments.ahead import MOST_AHEAD_BYTES, read_ahead, reading_threads
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.format.walk import WINDOW_BYTES
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.plan import EVERYTHING, Part, Selection
 from spark_segments.log.reading.read import Indexes, pieces_of, read_part
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES

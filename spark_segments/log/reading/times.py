@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_segments.config.values import LONG_MAX
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.storage import Storage
 

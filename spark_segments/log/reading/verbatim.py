@@ -17,7 +17,7 @@ from spark_segments.format.layout import MAGIC_POSITION
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.log.segment.file import LookUp, SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs

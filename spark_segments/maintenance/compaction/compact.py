@@ -15,7 +15,7 @@ from spark_segments.config import ServerConfig, server_config
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.maintenance.compaction.held_tombstones import held_keys
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition

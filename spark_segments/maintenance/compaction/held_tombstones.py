@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_segments.execution import run_tasks
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.log.eras import Eras
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.scan import Offsets, Scan
 from spark_segments.maintenance.job import Job

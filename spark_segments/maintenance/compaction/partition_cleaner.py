@@ -15,12 +15,12 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of
 from spark_segments.format.cleaner.clean import CleanerStats
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.commit.change import Change
+from spark_segments.log.manifest.commit.swap import not_as_read
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.swap import not_as_read
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.plan import plan_compaction

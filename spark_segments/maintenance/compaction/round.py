@@ -20,7 +20,7 @@ from spark_segments.format.cleaner.live_records import NO_LIVE_RECORDS, LiveReco
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.sidecars.producer_state import ProducerState, parse_producer_snapshot
 from spark_segments.log.appending.record_rules import compression
-from spark_segments.log.manifest.delta.delta_log import DeltaLog, OpenDeltaLog
+from spark_segments.log.manifest.files.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.noted_batches import memory_for_notes

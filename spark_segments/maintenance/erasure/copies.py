@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import ORPHAN_AGE_MS
+from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
-from spark_segments.log.manifest.snapshot import in_log_order
+from spark_segments.log.manifest.state.snapshot import in_log_order
 from spark_segments.maintenance.erasure.search import search, unnamed_runs
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds

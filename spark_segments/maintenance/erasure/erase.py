@@ -21,12 +21,12 @@ from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.extensions import observed
 from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.commit.change import Change
+from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Erasure
-from spark_segments.log.manifest.swap import RowSwap
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Erasure
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs

@@ -21,8 +21,8 @@ from spark_segments.config import TopicConfig, server_config, topic_config
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, in_states
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
-from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.maintenance.explanation.record_explanation import (
     CLEANING_SETTINGS,
     SETTINGS,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import Segment, in_states
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, later, vacuum_moments
 from spark_segments.maintenance.rolling.plan import (

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states, with_column
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
 from spark_segments.maintenance.retention.plan import REASONS, is_sealed, newest_ms, plan_retention
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollRules, plan_roll

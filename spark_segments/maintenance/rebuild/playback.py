@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from spark_segments.errors import FormatVersionError, LogDirError
-from spark_segments.log.manifest.commit_notes import (
+from spark_segments.log.manifest.files.commit_notes import (
     CommitNotes,
     NoteName,
     ReadNote,
@@ -26,13 +26,13 @@ from spark_segments.log.manifest.commit_notes import (
     read_note,
     recovery_directory,
 )
-from spark_segments.log.manifest.delta.actions import REBUILD, is_fence
-from spark_segments.log.manifest.delta.delta_log import LogFiles
-from spark_segments.log.manifest.recovery_copy import UNREADABLE, RecoveryCopy, read_recovery_copy, snapshot_of
-from spark_segments.log.manifest.row_files import RowFile, RowFiles, rows_of
+from spark_segments.log.manifest.files.delta.actions import REBUILD, is_fence
+from spark_segments.log.manifest.files.delta.delta_log import LogFiles
+from spark_segments.log.manifest.files.row_files import RowFile, RowFiles, rows_of
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.topic_log import TopicLog
+from spark_segments.log.manifest.state.recovery_copy import UNREADABLE, RecoveryCopy, read_recovery_copy, snapshot_of
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.topic_log import TopicLog
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage.delta import commit_info
 

@@ -20,14 +20,13 @@ import pyarrow.compute as pc
 from spark_segments.errors import CommitConflictError, FormatVersionError, LogDirError, SegmentsError, StorageError
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
-from spark_segments.log.manifest.change import Change, check
-from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
-from spark_segments.log.manifest.delta.actions import REBUILD, CommitNote
-from spark_segments.log.manifest.delta.delta_log import FENCED
-from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, VersionTakenError
+from spark_segments.log.manifest.commit.change import Change, check
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY
+from spark_segments.log.manifest.files.delta.actions import REBUILD, CommitNote
+from spark_segments.log.manifest.files.delta.delta_log import FENCED
+from spark_segments.log.manifest.files.delta.delta_rs import CommitFailedError, VersionTakenError
+from spark_segments.log.manifest.files.row_files import FileChange
 from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.recovery_copy import write_recovery_copy
-from spark_segments.log.manifest.row_files import FileChange
 from spark_segments.log.manifest.rows import (
     OUT_OF_LOG,
     PARTITION_SCHEMA,
@@ -37,8 +36,9 @@ from spark_segments.log.manifest.rows import (
     with_column,
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot, in_log_order, live_rows
-from spark_segments.log.manifest.topic_log import delta_transactions
+from spark_segments.log.manifest.state.recovery_copy import write_recovery_copy
+from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot, in_log_order, live_rows
+from spark_segments.log.manifest.state.topic_log import delta_transactions
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark

@@ -25,13 +25,13 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import empty_batches
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Erasure
-from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Erasure
+from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
 from spark_segments.log.segment.writer import SegmentWriter

@@ -32,13 +32,13 @@ from spark_segments.format.file_names import (
 )
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
-from spark_segments.log.manifest.change import ORPHAN_AGE_MS, Change
-from spark_segments.log.manifest.commit import Commit
-from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS, Change
+from spark_segments.log.manifest.commit.committing import Commit
+from spark_segments.log.manifest.commit.upkeep import DroppedVersions
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY
+from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.recovery_copy import drop_recovery_copies
 from spark_segments.log.manifest.rows import (
     OUT_OF_LOG,
     SEGMENT_SCHEMA,
@@ -48,9 +48,9 @@ from spark_segments.log.manifest.rows import (
     shared_directory,
     with_column,
 )
-from spark_segments.log.manifest.snapshot import Snapshot, in_log_order
-from spark_segments.log.manifest.topic_log import TableState, forced_files
-from spark_segments.log.manifest.upkeep import DroppedVersions
+from spark_segments.log.manifest.state.recovery_copy import drop_recovery_copies
+from spark_segments.log.manifest.state.snapshot import Snapshot, in_log_order
+from spark_segments.log.manifest.state.topic_log import TableState, forced_files
 from spark_segments.log.report import Report
 from spark_segments.maintenance.job import Job, Result, Task
 from spark_segments.progress import Progress

@@ -19,10 +19,10 @@ from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Segment, removed_rows, with_column
-from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.state.snapshot import Snapshot, live_rows
 from spark_segments.log.report import Report
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.plan import (

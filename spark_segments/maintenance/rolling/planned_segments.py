@@ -12,8 +12,8 @@ from typing import Any
 
 from spark_segments.format.rolling import OpenSegment, roll_points
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
+from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.swap import RowSwap
 from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance.rolling.plan import MergeRules, RollRules, runs_to_merge

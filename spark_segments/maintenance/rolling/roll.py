@@ -18,9 +18,9 @@ from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
 from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.swap import RowSwap
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.writer import discard

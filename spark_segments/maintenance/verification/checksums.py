@@ -24,8 +24,8 @@ from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot, live_rows
-from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.state.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import read_file
 

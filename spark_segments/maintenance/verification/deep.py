@@ -28,11 +28,11 @@ from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.findings import Findings
+from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole
-from spark_segments.log.manifest.swap import RowSwap
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.segment.examination import Examination
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments import __version__
 from spark_segments.errors import InvalidOptionError, MissingExtraError
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.verification.checksums import ChecksumList, list_checksums, partitions_of, replace_text
 from spark_segments.storage import Storage
 

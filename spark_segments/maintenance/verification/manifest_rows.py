@@ -29,8 +29,8 @@ from spark_segments.log.eras import Eras
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Captured, CapturedBatch, Erasure, Hole, Undecided
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Captured, CapturedBatch, Erasure, Hole, Undecided
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import FileInfo
 

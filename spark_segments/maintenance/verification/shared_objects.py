@@ -15,7 +15,7 @@ from spark_segments.execution import run_tasks
 from spark_segments.format.shared_object import RUN_DTYPE
 from spark_segments.log.findings import Finding, Findings
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.segment.shared_object import footer_runs, read_footer
 from spark_segments.storage import FileInfo, Storage

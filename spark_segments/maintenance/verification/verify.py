@@ -22,11 +22,11 @@ from spark_segments.extensions import observed
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.commit_notes import RECOVERY_DIRECTORY, were_made
-from spark_segments.log.manifest.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, were_made
+from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.report import Report
 from spark_segments.maintenance.verification.manifest_rows import (
     check_applications,

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.positions import PartitionState
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import StreamOptions

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_segments.errors import UnknownTopicError
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.spark.offsets import (
     TimeLookup,
     check_complete,

@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.execution import Versioned
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.positions import PartitionState, Position
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.spark.offsets import OffsetRange, subscribed_partitions

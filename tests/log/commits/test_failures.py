@@ -9,7 +9,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
-from spark_segments.log.manifest import commit as commit_module
+from spark_segments.log.manifest.commit import committing as commit_module
 from spark_segments.storage import Storage, local
 from spark_segments.storage.filesystem import WritableFile
 from tests.log.commits.whole_log import assert_log_is_whole

@@ -10,8 +10,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, StorageError, TopicExistsError, UnknownOutcomeError
-from spark_segments.log.manifest.commit import Committing
-from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS
+from spark_segments.log.manifest.commit.committing import Committing
+from spark_segments.log.manifest.files.delta.delta_log import COMMIT_LOG_MS, SURE_SECONDS, TRUSTED_SECONDS
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import vacuum, verify
 from verification.world.clock import played_time

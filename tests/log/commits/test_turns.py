@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_segments.log.manifest.commit import BETWEEN_TURNS_SECONDS, LONGEST_TURN_SECONDS
+from spark_segments.log.manifest.commit.committing import BETWEEN_TURNS_SECONDS, LONGEST_TURN_SECONDS
 from verification.world.clock import played_time
 from verification.world.topics import records
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_segments.errors import LogDirError
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
-from spark_segments.log.manifest.recovery_copy import COPIES_KEPT, read_recovery_copy
+from spark_segments.log.manifest.state.recovery_copy import COPIES_KEPT, read_recovery_copy
 from spark_segments.storage import Storage
 from verification.world.chunk_rows import TOPIC, leftovers, new_chunk, new_manifest, new_partitions
 from verification.world.clock import ORPHAN_AGE_MS

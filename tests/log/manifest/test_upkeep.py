@@ -10,7 +10,7 @@ import pytest
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.manifest import manifest as manifest_module
-from spark_segments.log.manifest.delta.delta_log import openable
+from spark_segments.log.manifest.files.delta.delta_log import openable
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
 from tests.log.manifest.files import DAY_MS, make_older, segment_files
 from verification.world.chunk_rows import new_chunk, new_manifest

@@ -11,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError
-from spark_segments.log.manifest.states import Erasure
+from spark_segments.log.manifest.state.states import Erasure
 from spark_segments.maintenance import erase, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from verification.world.clock import store_clock

@@ -11,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, SegmentsError
-from spark_segments.log.manifest.delta.delta_log import FENCED
+from spark_segments.log.manifest.files.delta.delta_log import FENCED
 from spark_segments.maintenance import vacuum
 from verification.rebuild.lost import (
     TOPIC,

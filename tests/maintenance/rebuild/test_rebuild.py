@@ -16,7 +16,7 @@ from spark_segments.errors import (
     SegmentsError,
     UnknownOutcomeError,
 )
-from spark_segments.log.manifest.delta.delta_log import FENCED
+from spark_segments.log.manifest.files.delta.delta_log import FENCED
 from spark_segments.maintenance import verify
 from verification.rebuild.lost import (
     TOPIC,

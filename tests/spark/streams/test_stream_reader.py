@@ -373,7 +373,7 @@ def test_an_idle_trigger_reads_no_segment_row(t, add, monkeypatch):
     add(range(5))
     stream = query(t).start()
     stream.run()
-    monkeypatch.setattr("spark_segments.log.manifest.snapshot.SegmentFiles.read", None)
+    monkeypatch.setattr("spark_segments.log.manifest.state.snapshot.SegmentFiles.read", None)
     assert stream.trigger() is None
 
 

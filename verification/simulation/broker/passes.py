@@ -22,7 +22,7 @@ from spark_segments.kafka import directory
 from spark_segments.kafka.directory import committed_directory
 from spark_segments.kafka.transfer import import_all
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.states import Hole
+from spark_segments.log.manifest.state.states import Hole
 from spark_segments.maintenance import verify
 from spark_segments.storage import Storage
 from spark_segments.storage.filesystem import Found

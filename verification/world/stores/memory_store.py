@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from spark_segments import LogDir
 from spark_segments.errors import StorageError
-from spark_segments.log.manifest.delta.actions import added_file, decoded
-from spark_segments.log.manifest.delta.delta_log import log_files
-from spark_segments.log.manifest.delta.delta_rs import TableVersion
+from spark_segments.log.manifest.files.delta.actions import added_file, decoded
+from spark_segments.log.manifest.files.delta.delta_log import log_files
+from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.log.marker import mark
 from spark_segments.storage import Storage
 from spark_segments.storage.delta import Action

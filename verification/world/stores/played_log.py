@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from spark_segments.log.manifest.delta.actions import CommitNote
-from spark_segments.log.manifest.delta.delta_log import DeltaLog, LogFiles
-from spark_segments.log.manifest.delta.delta_rs import (
+from spark_segments.log.manifest.files.delta.actions import CommitNote
+from spark_segments.log.manifest.files.delta.delta_log import DeltaLog, LogFiles
+from spark_segments.log.manifest.files.delta.delta_rs import (
     CommitFailedError,
     OpenTable,
     TableVersion,
@@ -16,7 +16,7 @@ from spark_segments.log.manifest.delta.delta_rs import (
     no_table,
     open_table,
 )
-from spark_segments.log.manifest.row_files import FileChange
+from spark_segments.log.manifest.files.row_files import FileChange
 from spark_segments.storage import FileInfo, Storage
 
 __all__ = [

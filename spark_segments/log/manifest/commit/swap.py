@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_segments.log.manifest.change import Change
+from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.state.snapshot import Snapshot, live_rows
 
 Identity = tuple[str, int, int]
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from spark_segments.errors import LogDirError
-from spark_segments.log.manifest.snapshot import Snapshot
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.quantities import moment
 

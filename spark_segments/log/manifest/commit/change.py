@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
-from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.row_files import (
+from spark_segments.log.manifest.files.row_files import (
     ROWS_A_FILE,
     EncodedFile,
     FileChange,
@@ -27,6 +26,7 @@ from spark_segments.log.manifest.row_files import (
     RowFiles,
     concat,
 )
+from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import (
     SEGMENT_SCHEMA,
     Partition,
@@ -35,7 +35,7 @@ from spark_segments.log.manifest.rows import (
     path_rule,
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.snapshot import Snapshot, in_log_order, live_rows
+from spark_segments.log.manifest.state.snapshot import Snapshot, in_log_order, live_rows
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import KEY_PREFIX, Transaction, transactions_table
 from spark_segments.quantities import wall_ms

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
+from spark_segments.log.manifest.files.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.role import Role
-from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import OUT_OF_LOG, SEGMENT_SCHEMA, Partition, Segment
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
 from spark_segments.log.manifest.topic_row import TopicRow

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_segments.errors import StorageError, UnknownOutcomeError
-from spark_segments.log.manifest.delta.actions import (
+from spark_segments.log.manifest.files.delta.actions import (
     CommitNote,
     check_readable,
     check_writable,
@@ -30,7 +30,7 @@ from spark_segments.log.manifest.delta.actions import (
     table_actions,
     transaction_actions,
 )
-from spark_segments.log.manifest.delta.delta_rs import (
+from spark_segments.log.manifest.files.delta.delta_rs import (
     CommitFailedError,
     CommitNotSentError,
     OpenTable,
@@ -40,7 +40,7 @@ from spark_segments.log.manifest.delta.delta_rs import (
     no_table,
     open_table,
 )
-from spark_segments.log.manifest.row_files import FileChange
+from spark_segments.log.manifest.files.row_files import FileChange
 from spark_segments.quantities import Moment
 from spark_segments.storage import FileInfo, Storage
 from spark_segments.storage.delta import Action, commit_info, encoded, paths_of, reason

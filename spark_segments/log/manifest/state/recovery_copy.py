@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.errors import FormatVersionError, LogDirError
-from spark_segments.log.manifest.commit_notes import recovery_directory, version_of
-from spark_segments.log.manifest.row_files import RowFile, RowFiles, concat
+from spark_segments.log.manifest.files.commit_notes import recovery_directory, version_of
+from spark_segments.log.manifest.files.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.snapshot import SegmentRows, Snapshot
-from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot
+from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
 from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, transactions_of
 from spark_segments.storage import FileInfo, Storage

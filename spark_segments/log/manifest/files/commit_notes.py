@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments.errors import SegmentsError
-from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile
+from spark_segments.log.manifest.files.row_files import FileChange, NamedFile, RowFile
 from spark_segments.storage import Storage
 from spark_segments.storage.numbered_files import crc_line
 

@@ -27,20 +27,20 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest.commit_notes import NoteName, mark, note_file
-from spark_segments.log.manifest.delta.actions import REBUILD_HINT, CommitNote
-from spark_segments.log.manifest.delta.delta_log import (
+from spark_segments.log.manifest.files.commit_notes import NoteName, mark, note_file
+from spark_segments.log.manifest.files.delta.actions import REBUILD_HINT, CommitNote
+from spark_segments.log.manifest.files.delta.delta_log import (
     MANIFEST_DIRECTORY,
     DeltaLog,
     OpenDeltaLog,
     manifest_directory,
     openable,
 )
-from spark_segments.log.manifest.delta.delta_rs import TableVersion, no_table
-from spark_segments.log.manifest.row_files import FileChange, NamedFile, RowFile, RowFiles, concat
+from spark_segments.log.manifest.files.delta.delta_rs import TableVersion, no_table
+from spark_segments.log.manifest.files.row_files import FileChange, NamedFile, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
+from spark_segments.log.manifest.state.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
 from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
 from spark_segments.quantities import Moment, wall_ms

@@ -23,14 +23,14 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
-from spark_segments.log.manifest.change import Change, ChangeWriter
-from spark_segments.log.manifest.delta.actions import CommitNote
-from spark_segments.log.manifest.delta.delta_log import DeltaLog
-from spark_segments.log.manifest.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError
+from spark_segments.log.manifest.commit.change import Change, ChangeWriter
+from spark_segments.log.manifest.files.delta.actions import CommitNote
+from spark_segments.log.manifest.files.delta.delta_log import DeltaLog
+from spark_segments.log.manifest.files.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition
-from spark_segments.log.manifest.snapshot import Snapshot
-from spark_segments.log.manifest.topic_log import TableState, TopicLog, delta_transactions
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.topic_log import TableState, TopicLog, delta_transactions
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
 from spark_segments.storage.delta import reason
 

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from deltalake import exceptions as delta_errors
 
 from spark_segments.errors import LogDirError, StorageError
-from spark_segments.log.manifest.delta.actions import added_file, bounds, rows_or_unknown
-from spark_segments.log.manifest.row_files import STATISTICS, RowFile
+from spark_segments.log.manifest.files.delta.actions import added_file, bounds, rows_or_unknown
+from spark_segments.log.manifest.files.row_files import STATISTICS, RowFile
 from spark_segments.log.manifest.schemas import KIND
 from spark_segments.quantities import Moment
 from spark_segments.storage import Storage

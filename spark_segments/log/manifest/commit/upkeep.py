@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log.manifest.change import ORPHAN_AGE_MS
-from spark_segments.log.manifest.delta.actions import CommitNote
-from spark_segments.log.manifest.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
-from spark_segments.log.manifest.delta.delta_rs import CommitFailedError, TableVersion
+from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
+from spark_segments.log.manifest.files.delta.actions import CommitNote
+from spark_segments.log.manifest.files.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
+from spark_segments.log.manifest.files.delta.delta_rs import CommitFailedError, TableVersion
+from spark_segments.log.manifest.files.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
-from spark_segments.log.manifest.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
-from spark_segments.log.manifest.snapshot import in_log_order
-from spark_segments.log.manifest.topic_log import TableState, TopicLog
+from spark_segments.log.manifest.state.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
+from spark_segments.log.manifest.state.snapshot import in_log_order
+from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
 from spark_segments.storage import FileInfo
 from spark_segments.storage.delta import paths_of
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from deltalake import Schema
 
 from spark_segments.errors import FormatVersionError, LogDirError
-from spark_segments.log.manifest.row_files import STATISTICS, UNBOUNDED, UNKNOWN_ROWS, RowFile
+from spark_segments.log.manifest.files.row_files import STATISTICS, UNBOUNDED, UNKNOWN_ROWS, RowFile
 from spark_segments.log.manifest.schemas import KIND, TABLE_SCHEMA
 from spark_segments.quantities import wall_ms
 from spark_segments.storage.delta import Action, commit_info

@@ -1,0 +1,1 @@
+"""How a version of the manifest becomes the next: changes, commits, the upkeep of the table."""
