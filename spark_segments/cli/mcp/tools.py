@@ -173,7 +173,7 @@ class Tools:
             tail=count if newest else None, isolation_level="read_committed" if committed else "read_uncommitted",
         ).checked(asked)  # fmt: skip
         formats, guesses = guessed(self.log, topic, self.formats)
-        ranges = reading.ranges(asked, formats)
+        ranges = reading.ranges(asked)
         records = bounded(reader_of(self.log, asked, reading, formats), reading, ranges)
         shown = Properties.of(["print.json=true"])
         text = answered(lambda answer: write_records(answer, records, shown, count))

@@ -30,7 +30,6 @@ from spark_segments.cli.records.follow import Follower, GroupReader, consume_rou
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log import Eras
 from spark_segments.quantities import span_ms
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ class Reading:
     """Which records are read, in what way, and how they are printed."""
 
     partition: int | None = option("Read this partition only.")
-    key: str | None = option("Print the records of this key, from the partition that its hash gives.", metavar="KEY")
-    all_partitions: bool = flag("With --key: from every partition, where writers choose partitions themselves.")
+    key: str | None = option("Print the records of this key. All partitions are read.", metavar="KEY")
+    all_partitions: bool = flag("With --key: read all partitions, which is the default.")
     offset: str = option(
         "The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
         "-o",
@@ -105,23 +104,12 @@ class Reading:
             raise InvalidOptionError("All partitions are read without a key", expected="--key")
         return reading
 
-    def partitions(self, topic: Topic, formats: Mapping[str, str]) -> list[int]:
-        """The partitions to read. Those of a key: by Kafka's partitioner and the numbers of partitions that the topic
-        had. All, where nobody knows those numbers, where the key's bytes are not its text, and for a reader that
-        follows, since partitions may be added.
+    def partitions(self, topic: Topic) -> list[int]:
+        """The partitions to read. Those of a key are all, too: each client has a partitioner that its user may choose
+        (librdkafka's default is crc32 where Kafka's is murmur2), and a topic does not note the partitioner of its
+        records.
         """
-        if self.partition is not None:
-            return [self.partition]
-        count = len(topic.offsets())
-        is_text = formats.get("key.format", "string") in ("string", "binary", "uuid")
-        if self.key is None or self.all_partitions or self.follow or not is_text:
-            return list(range(count))
-        from spark_segments.format.encoding.partitioner import murmur2_partitions
-
-        eras = Eras.of(topic.snapshot)
-        counts = {count} if eras is None else {count, *map(len, eras.ends)} if eras.ends else range(1, count + 1)
-        keys = pa.array([self.key.encode()], pa.binary())
-        return sorted({int(murmur2_partitions(keys, number)[0]) for number in counts})
+        return [*range(len(topic.offsets()))] if self.partition is None else [self.partition]
 
     def only_its_key(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The records of the key. Raises InvalidOptionError where keys are of a type without text."""
@@ -135,10 +123,10 @@ class Reading:
                 batch = batch.filter(pc.equal(keys, wanted))
             yield batch
 
-    def ranges(self, topic: Topic, formats: Mapping[str, str]) -> dict[int, tuple[int, int]]:
+    def ranges(self, topic: Topic) -> dict[int, tuple[int, int]]:
         """{partition: (first offset, end offset)}. What is past the end is said on standard error."""
         bounds = topic.offsets()
-        wanted = self.partitions(topic, formats)
+        wanted = self.partitions(topic)
         starts = offsets_at(topic, self.from_time) if self.from_time else {}
         ends = offsets_at(topic, self.to_time) if self.to_time else {}
         ranges, past = {}, []
@@ -258,7 +246,7 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
             print(guess, file=sys.stderr)
     write = partial(write_records, sys.stdout.buffer, properties=shown, template=lines)
     read = reader_of(log, handle, reading, formats)
-    ranges, most = reading.ranges(handle, formats), reading.max_messages
+    ranges, most = reading.ranges(handle), reading.max_messages
     if reading.count:
         count = counted(read, reading, ranges)
         if is_json:
