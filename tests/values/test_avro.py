@@ -185,6 +185,38 @@ def test_a_union_of_int_and_long_is_a_long() -> None:
     assert _read(["int", "long"], [b"\x00\x0e", b"\x02\x80\x80\x80\x80\x80\x01"]).type == pa.int64()
 
 
+_BESIDE = [
+    ("int", "date", {}, -5),
+    ("int", "time-millis", {}, 86_399_999),
+    ("long", "time-micros", {}, 86_399_999_999),
+    ("long", "timestamp-millis", {}, 1_700_000_000_000),
+    ("long", "timestamp-micros", {}, -1),
+    ("long", "timestamp-nanos", {}, 1),
+    ("long", "local-timestamp-millis", {}, 2**62),
+    ("long", "local-timestamp-micros", {}, 1),
+    ("bytes", "decimal", {"precision": 4, "scale": 2}, b"\x01\x00"),
+    ("string", "uuid", {}, "not a UUID"),
+]
+
+
+@pytest.mark.parametrize(("kind", "logical", "more", "value"), _BESIDE, ids=lambda one: one if type(one) is str else "")
+@pytest.mark.parametrize("optional", [False, True])
+def test_a_logical_type_beside_the_type_is_an_attribute_of_the_field(
+    kind: str, logical: str, more: dict[str, int], value: object, optional: bool
+) -> None:
+    """What fastavro reads, and Java's Avro, which warns that the attribute is ignored."""
+    declared = ["null", kind] if optional else kind
+    attribute = {"name": "beside", "type": declared, "logicalType": logical, **more}
+    schema = {"type": "record", "name": "R", "fields": [attribute, {"name": "after", "type": "string"}]}
+    rows = [{"beside": value, "after": "a"}]
+    [encoded] = _fast_bytes(schema, rows)
+    read = fastavro.schemaless_reader(io.BytesIO(encoded), fastavro.parse_schema(json.loads(json.dumps(schema))), None)
+    assert read == rows[0]
+    array = _read(schema, [encoded])
+    assert array.type.field("beside").type == avro_schema.TYPES[kind] and array.to_pylist() == rows
+    assert write(array, avro_schema.parse(json.dumps(schema))).to_pylist() == [encoded]
+
+
 def test_a_duration_is_three_unsigned_numbers() -> None:
     schema = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
     row = b"\x01\0\0\0\x02\0\0\0\xff\xff\xff\xff"

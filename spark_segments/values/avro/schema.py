@@ -191,8 +191,8 @@ class _SchemaParser:
         for given in value.get("fields") or ():
             if not isinstance(given, dict) or "name" not in given or "type" not in given:
                 raise _wrong(f"A field of {name} needs a name and a type", given)
-            inner = given if "logicalType" in given and isinstance(given["type"], str) else given["type"]
-            node = self.node({**inner} if inner is given else inner, namespace)
+            # a logicalType beside the type is an attribute of the field, which says nothing of its bytes
+            node = self.node(given["type"], namespace)
             aliases = tuple(given.get("aliases") or ())
             fields.append(Field(given["name"], node, aliases, "default" in given, json.dumps(given.get("default"))))
         del self._open[name]
