@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownSchemaError, ValueFormatError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.values import wire
-from spark_segments.values.choice import reading_codec, writing_codec
+from spark_segments.values.choice import no_records, reading_codec, writing_codec
 from spark_segments.values.codecs import Codec, Registered
 from spark_segments.values.column_types import recast
 from spark_segments.values.options import FORMAT_OF, JSON_SCHEMA, KINDS, NULL, ColumnFormat
@@ -208,11 +208,11 @@ def first_undecodable(
 def decoders(
     formats: Sequence[ColumnFormat],
     topic: str | None,
-    sample: Callable[[str], pa.RecordBatch | None] = lambda column: None,
+    sample: Callable[[str], Iterator[pa.RecordBatch]] = lambda column: no_records(),
     open_one: OpenRegistry = registry_of,
 ) -> FormatDecoders:
-    """The decoders of a topic's columns. `sample` gives a record with a value of a column, where only a value shows its
-    type.
+    """The decoders of a topic's columns. `sample` gives the first records with a value of a column, where only a value
+    shows its type.
     """
     made = []
     for chosen in formats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,17 +18,22 @@ from spark_segments.values.schema_bounds import compact, json_of
 from spark_segments.values.text import connect, json_schema
 from spark_segments.values.undecodable import Undecodable
 
-Sample = Callable[[], "pa.RecordBatch | None"]
-"""A record with a value in the column, and its headers."""
+Sample = Callable[[], Iterator[pa.RecordBatch]]
+"""The first records with a value in the column, and their headers, one a batch."""
+
+
+def no_records() -> Iterator[pa.RecordBatch]:
+    """The sample of a column whose topic has no value in it, or is not known."""
+    return iter(())
 
 
 def reading_codec(
-    chosen: ColumnFormat, topic: str | None, registry: Registry | None, sample: Sample = lambda: None
+    chosen: ColumnFormat, topic: str | None, registry: Registry | None, sample: Sample = no_records
 ) -> codecs.Codec:
     """The codec that reads a column. Raises InvalidOptionError where its type is not known.
 
-    `sample` gives a value of the topic. The type of Connect's JSON with a schema comes from it. So does the schema of a
-    topic whose subject is not in the registry: a record names its schema by an id.
+    `sample` gives values of the topic. The type of Connect's JSON with a schema comes from the first of them that says
+    it. So does the schema of a topic whose subject is not in the registry: a record names its schema by an id.
     """
     kind = KINDS.get(chosen.format)
     if kind is None:
@@ -84,13 +89,14 @@ def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: s
     """The newest schema of the subject; where there is none, the schema of the topic's first value."""
     subject = chosen.subject_of(topic)
     newest = None if subject is None else registry.version(subject)
-    if newest is None and (record := sample()) is not None:
+    for record in sample() if newest is None else ():
         with contextlib.suppress(Undecodable, UnknownSchemaError):
             framing = codecs.Registered(kind, registry, pa.null())
             [schema_id] = wire.schema_ids(
                 framing.framed(record.column(chosen.column), record.column("headers"), chosen.column)
             )
             newest = registry.schema(int(schema_id), subject)
+            break
     if newest is None:
         raise InvalidOptionError(
             f"No schema to read {chosen.column}s as",
@@ -126,7 +132,7 @@ def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> code
     return codecs.avro(avro_schema.parse(text or compact(avro_schema.schema_of(column_type))))
 
 
-def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample = lambda: None) -> codecs.Codec:
+def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample = no_records) -> codecs.Codec:
     name, column = chosen.format, chosen.column
     if name in codecs.NUMBERS:
         return codecs.numbers(name)
@@ -138,16 +144,8 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample
     if name == "json":
         is_text = made is None or (chosen.schema is None and made in (pa.string(), pa.binary()))
         return codecs.json_text() if is_text or made is None else codecs.json(made)
-    if name == "connect-json" and made is None and chosen.envelope and (record := sample()) is not None:
-        try:
-            made = connect.read_envelopes(record.column(column), None).type
-        except Undecodable as error:
-            raise ValueFormatError(
-                f"The first {column} cannot be read as {name} ({error.reason})",
-                expected='{"schema": …, "payload": …}',
-                hint=f"Give {column}.schema with {column}.schemas.enable=false where there are no envelopes, "
-                f"or {column}.format=json",
-            ) from None
+    if name == "connect-json" and made is None and chosen.envelope:
+        made = _type_of_envelopes(chosen, sample)
     if made is None:
         raise InvalidOptionError(
             f"{column}.format={name} needs {column}.schema",
@@ -155,6 +153,26 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample
             found="none",
         )
     return codecs.csv(made) if name == "csv" else codecs.connect(made, chosen.envelope)
+
+
+def _type_of_envelopes(chosen: ColumnFormat, sample: Sample) -> pa.DataType | None:
+    """The type of the first value whose schema says one: what stands before it is an error of its own record, or null.
+    None where there is no value. Raises ValueFormatError where no value has a type.
+    """
+    column, refusal = chosen.column, None
+    for record in sample():
+        try:
+            return connect.type_of_envelope(record.column(column)[0].as_py())
+        except Undecodable as error:
+            refusal = refusal or error
+    if refusal is None:
+        return None
+    raise ValueFormatError(
+        f"The first {column} cannot be read as {chosen.format} ({refusal.reason}), nor does a later one name a type",
+        expected='{"schema": …, "payload": …}',
+        hint=f"Give {column}.schema, with {column}.schemas.enable=false where there are no envelopes, "
+        f"or {column}.format=json",
+    )
 
 
 def _given_type(text: str, name: str) -> pa.DataType:

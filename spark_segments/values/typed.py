@@ -1,7 +1,7 @@
 """Keys and values of a topic as typed columns.
 
 The formats are in values/. This module adds the parts that need a log: the topic `_schemas` of an archived cluster as a
-registry, and a first record where only a record shows the type.
+registry, and the first records where only a record shows the type.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from spark_segments.values.registries.registry import RecordsRegistry, Registry
 SCHEMAS_TOPIC = "_schemas"
 """The topic of a Confluent registry's schemas. As schema.registry: that topic of the same log directory."""
 
+MOST_SAMPLES = 10_000
+"""How many values are looked at for a type: a topic of something else must not be read to its end."""
+
 
 class TypedColumns:
     """Keys and values of the topics of a log directory, as options say."""
@@ -34,12 +37,14 @@ class TypedColumns:
     def decoders(self, snapshot: Snapshot, formats: Mapping[str, str]) -> FormatDecoders:
         """The decoders of a topic's columns. Raises InvalidOptionError, RegistryError."""
 
-        def sample(column: str) -> pa.RecordBatch | None:
+        def sample(column: str) -> Iterator[pa.RecordBatch]:
+            left = MOST_SAMPLES
             for batch in Scan.of(self._log.storage, snapshot, selection=Selection((column, "headers"))).batches():
-                values = batch.filter(batch.column(column).is_valid())
-                if len(values):
-                    return values[:1]
-            return None
+                values = batch.filter(batch.column(column).is_valid())[:left]
+                yield from (values[row : row + 1] for row in range(len(values)))
+                left -= len(values)
+                if not left:
+                    return
 
         return decoders(column_formats(formats, self._options), snapshot.topic, sample, self._registry)
 

@@ -285,6 +285,15 @@ def test_a_record_names_its_schema_where_the_topic_has_no_subject(
     assert contents(log, "orders", formats=formats, columns=["key", "value"]) == TABLE.to_pylist()
 
 
+def test_a_later_record_names_its_schema_where_the_first_is_of_no_registry(log: LogDir, tmp_path: Path) -> None:
+    log.topic("orders").append([{"value": "no schema"}])
+    formats = avro(tmp_path) | {"value.subject": "com.example.Order"}
+    log.topic("orders").append(TABLE, formats=formats)
+    formats = formats | {"value.subject": "unknown", "value.errors": "null"}
+    rows = contents(log, "orders", formats={**formats, "key.format": "binary"}, columns=["value"])
+    assert [row["value"] for row in rows] == [None, *ROWS]
+
+
 def test_a_registry_can_be_copied_into_a_directory(tmp_path: Path) -> None:
     log, _ = cluster(tmp_path)
     directory = DirectoryRegistry(str(tmp_path / "registry"))

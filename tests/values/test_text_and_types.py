@@ -156,6 +156,7 @@ def _struct(**field: Any) -> dict[str, Any]:
 
 
 NUMBER = _struct(type="int32")
+TEXT = {"type": "string", "optional": True}
 CONNECTS = {
     "the payload first": ([json.dumps({"payload": {"a": 1}, "schema": NUMBER}).encode()], None, [{"a": 1, "b": None}]),
     "white space": (
@@ -170,7 +171,7 @@ CONNECTS = {
         [{"a": Decimal("12.34"), "b": None}, {"a": Decimal("5.00"), "b": None}],
     ),
     "a map of numbers": (
-        [_whole(_struct(type="map", keys={"type": "int32"}, values={"type": "string"}), {"a": [[1, "x"], [2, None]]})],
+        [_whole(_struct(type="map", keys={"type": "int32"}, values=TEXT), {"a": [[1, "x"], [2, None]]})],
         None,
         [{"a": [(1, "x"), (2, None)], "b": None}],
     ),
@@ -188,6 +189,103 @@ def test_connects_json_is_read_as_converters_write_it(log: LogDir, what: str) ->
     log.topic("rows").append(pa.table({"value": values}))
     formats = {"value.format": "connect-json"} | ({"value.schema": ddl} if ddl else {})
     assert [row["value"] for row in contents(log, "rows", formats=formats)] == expected
+
+
+_REQUIRED = {"type": "struct", "fields": [{"field": "a", "type": "int32", "optional": False}]}
+GOOD = _whole(_REQUIRED, {"a": 1})
+
+
+@pytest.mark.parametrize("errors", ["fail", "null"])
+@pytest.mark.parametrize(
+    ("first", "fault"),
+    [
+        (b"not json", "not the envelope"),
+        (_whole(None, None), None),
+        (_whole(_struct(**_decimal(39)), {"a": "AQ=="}), "scale 39"),
+        (_whole(_REQUIRED, {}), "the field a is required"),
+        (_whole(_REQUIRED, {"a": "text"}), "not the JSON of its type"),
+    ],
+)
+def test_a_first_record_that_is_no_envelope_is_an_error_or_null_as_a_later_one_is(
+    log: LogDir, first: bytes, fault: str | None, errors: str
+) -> None:
+    log.topic("rows").append(pa.table({"value": [first, GOOD, first]}))
+    formats = {"value.format": "connect-json", "value.errors": errors}
+    rows = log.topic("rows").scan(offsets={0: (1, 2)}, formats=formats).to_table()
+    assert rows.column("value").to_pylist() == [{"a": 1}]
+    if fault is not None and errors == "fail":
+        with pytest.raises(ValueFormatError, match=f"{fault}.*topic rows, partition 0, offset 0"):
+            contents(log, "rows", formats=formats)
+        return
+    assert [row["value"] for row in contents(log, "rows", formats=formats)] == [None, {"a": 1}, None]
+
+
+def test_a_time_that_no_engine_has_in_the_first_record_of_connects_json_is_null(log: LogDir) -> None:
+    """The year 294276, which a long of milliseconds can say."""
+    log.topic("rows").append(
+        pa.table({"value": [_envelope(TIMESTAMP, b"9224318015999999"), _envelope(TIMESTAMP, b"0")]})
+    )
+    formats = {"value.format": "connect-json", "value.errors": "null"}
+    before, after = (row["value"] for row in contents(log, "rows", formats=formats))
+    assert before is None and after["a"].year == 1970
+
+
+def test_a_topic_without_any_envelope_is_one_error(log: LogDir) -> None:
+    log.topic("rows").append([{"value": "x"}, {"value": "{}"}])
+    with pytest.raises(ValueFormatError, match="nor does a later one name a type"):
+        contents(log, "rows", formats={"value.format": "connect-json", "value.errors": "null"})
+
+
+@pytest.mark.parametrize("scale", [-1, 39, 127])
+def test_a_decimal_of_a_scale_that_no_engine_has_is_an_error_but_where_it_is_left_out(log: LogDir, scale: int) -> None:
+    """Connect's JDBC source gives Oracle's NUMBER the scale 127."""
+    fields = [{"field": "id", "type": "int32"}, {"field": "price", **_decimal(scale)}]
+    row = _whole({"type": "struct", "fields": fields}, {"id": 7, "price": "AQ=="})
+    log.topic("rows").append(pa.table({"value": [row]}))
+    connect = {"value.format": "connect-json"}
+    for formats in (connect, connect | {"value.schema": "id int, price decimal(38, 2)"}):
+        with pytest.raises(ValueFormatError, match=f"the scale {scale}"):
+            contents(log, "rows", formats=formats)
+    with pytest.raises(InvalidOptionError, match=f"the scale {scale}"):
+        contents(log, "rows", formats=connect | {"value.schema": json.dumps(_struct(**_decimal(scale)))})
+    [read] = contents(log, "rows", formats=connect | {"value.schema": "id int"})
+    assert read["value"] == {"id": 7}
+    [read] = contents(log, "rows", formats=connect | {"value.schema": "other int"})
+    assert read["value"] == {"other": None}
+
+
+_INNER = {"type": "struct", "fields": [{"field": "n", "type": "int32"}, {"field": "d", "type": "int32", "default": 5}]}
+_OPTIONAL = _INNER | {"optional": True}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        (_INNER, {"n": 1}, {"n": 1, "d": 5}),
+        (_INNER, {"d": 2}, ValueFormatError),
+        (_INNER, None, ValueFormatError),
+        (_OPTIONAL, None, None),
+        ({"type": "array", "items": _INNER}, [{"n": 1}], [{"n": 1, "d": 5}]),
+        ({"type": "array", "items": _INNER}, [{"n": None}], ValueFormatError),
+        ({"type": "array", "items": {"type": "int32"}}, [1, None], ValueFormatError),
+        ({"type": "array", "items": _OPTIONAL}, [None, {"n": 1}], [None, {"n": 1, "d": 5}]),
+        ({"type": "map", "keys": {"type": "string"}, "values": _INNER}, {"k": {"n": 1}}, [("k", {"n": 1, "d": 5})]),
+        ({"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}}, {"k": None}, ValueFormatError),
+        ({"type": "map", "keys": {"type": "string"}, "values": _OPTIONAL, "optional": True}, None, None),
+    ],
+)
+def test_what_a_schema_of_connect_requires_is_there_at_any_depth(
+    log: LogDir, field: Any, value: Any, expected: Any
+) -> None:
+    """JsonConverter: a null is the default where there is one, and where the part is not optional an error."""
+    schema = {"type": "struct", "fields": [{"field": "a", **field}]}
+    log.topic("rows").append(pa.table({"value": [_whole(schema, {"a": value})]}))
+    if expected is ValueFormatError:
+        with pytest.raises(ValueFormatError, match="is required by the schema"):
+            contents(log, "rows", formats={"value.format": "connect-json"})
+        return
+    [row] = contents(log, "rows", formats={"value.format": "connect-json"})
+    assert row["value"] == {"a": expected}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.values.avro import write as avro_write
 from spark_segments.values.avro.read import reader_of
 from spark_segments.values.avro.schema import MOST_DIGITS, TIME, UTC, Node
-from spark_segments.values.column_types import struct_of, valid_bits, with_leaves
+from spark_segments.values.column_types import map_entries, struct_of, valid_bits, with_leaves
 from spark_segments.values.rows import offsets_of, without
 from spark_segments.values.schema_bounds import check_bounds, compact
 from spark_segments.values.text.json_read import read_json
@@ -47,17 +47,19 @@ _SPACE, _COLON, _COMMA = re.compile(r"\s*"), re.compile(r"\s*:\s*"), re.compile(
 _HEAD, _MIDDLE = '{"schema":', ',"payload":'
 
 
-def type_of_schema(schema: Any) -> pa.DataType:
-    """The Arrow type of a Connect schema (as JSON values). Raises InvalidOptionError."""
+def type_of_schema(schema: Any, wanted: pa.DataType | None = None) -> pa.DataType:
+    """The Arrow type of a Connect schema (as JSON values); of the fields of structs those that `wanted` has, too.
+    Raises InvalidOptionError.
+    """
     try:
-        return _type_of(schema, 0)
+        return _type_of(schema, wanted, 0)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException) as error:
         if isinstance(error, InvalidOptionError):
             raise
         raise InvalidOptionError("The text is no schema of Connect: a part is missing, or has another type") from None
 
 
-def _type_of(schema: Any, depth: int) -> pa.DataType:
+def _type_of(schema: Any, wanted: pa.DataType | None, depth: int) -> pa.DataType:
     check_bounds("a part of a schema of Connect", 0, depth)
     if not isinstance(schema, dict) or "type" not in schema:
         raise InvalidOptionError(
@@ -65,22 +67,41 @@ def _type_of(schema: Any, depth: int) -> pa.DataType:
         )
     kind, name = schema["type"], schema.get("name")
     if name == f"{_DATA}Decimal":
-        return pa.decimal128(MOST_DIGITS, int((schema.get("parameters") or {}).get("scale", 0)))
+        return _type_of_decimal(schema)
     if name in _LOGICAL:
         return _LOGICAL[name]
     if kind in _PLAIN:
         return _PLAIN[kind]
+    t = pa.types
     if kind == "array":
-        return pa.list_(pa.field("element", _type_of(schema["items"], depth + 1)))
+        item = wanted.value_type if wanted is not None and t.is_list(wanted) else None
+        return pa.list_(pa.field("element", _type_of(schema["items"], item, depth + 1)))
     if kind == "map":
-        key, value = (_type_of(schema[part], depth + 1) for part in ("keys", "values"))
-        return pa.map_(key, pa.field("value", value))
+        item = wanted.item_type if wanted is not None and t.is_map(wanted) else None
+        key = _type_of(schema["keys"], None, depth + 1)
+        return pa.map_(key, pa.field("value", _type_of(schema["values"], item, depth + 1)))
     if kind == "struct":
-        fields = [pa.field(field["field"], _type_of(field, depth + 1)) for field in schema["fields"]]
+        types = {} if wanted is None or not t.is_struct(wanted) else {field.name: field.type for field in wanted}
+        fields = [
+            pa.field(field["field"], _type_of(field, types.get(field["field"]), depth + 1))
+            for field in schema["fields"]
+            if not types or field["field"] in types
+        ]
         return struct_of(fields, "A struct of the schema of Connect")
     raise InvalidOptionError(
         "Unknown type of a Connect schema", expected=", ".join((*_PLAIN, "array", "map", "struct"))
     )
+
+
+def _type_of_decimal(schema: Any) -> pa.DataType:
+    scale = int((schema.get("parameters") or {}).get("scale", 0))
+    if not 0 <= scale <= MOST_DIGITS:
+        # Oracle's NUMBER without a scale has 127 in Connect's JDBC source
+        raise InvalidOptionError(
+            f"A Decimal of Connect has the scale {scale}, and decimals of Spark have 0 to {MOST_DIGITS}: "
+            "leave the field out, by value.schema"
+        )
+    return pa.decimal128(MOST_DIGITS, scale)
 
 
 def schema_of(kind: pa.DataType) -> dict[str, Any]:
@@ -120,11 +141,22 @@ def read(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
         raise
 
 
-def read_envelopes(array: pa.BinaryArray, kind: pa.DataType | None) -> pa.Array:
-    """Rows with their envelopes, as `kind` or, where that is None, as the first row's schema says.
+def type_of_envelope(row: bytes) -> pa.DataType:
+    """The type that a row's schema says. Raises Undecodable, also for an envelope without a schema."""
+    head = _head(row) or _head(_usual(0, row))
+    if head is None:
+        raise Undecodable("not the envelope of a schema and a payload")
+    if (kind := _type_of_text(head[1], None)) is None:
+        raise Undecodable("an envelope without a schema: give value.schema")
+    return kind
+
+
+def read_envelopes(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    """Rows with their envelopes, as `kind`.
 
     Fields are found by name, and a field that a row's schema lacks is null. A null, or no value, in a field that has a
-    default in the row's schema is that default, as JsonConverter reads it. Raises Undecodable.
+    default in the row's schema is that default, and in a field that is required an error, as JsonConverter reads them.
+    Raises Undecodable.
     """
     parts, places = [], []
     rest = pa.array(range(len(array)), pa.int64())
@@ -137,19 +169,19 @@ def read_envelopes(array: pa.BinaryArray, kind: pa.DataType | None) -> pa.Array:
         if first is None:
             raise Undecodable("not the envelope of a schema and a payload")
         head, schema = first
-        if (own := _type_of_text(schema) or kind) is None:
-            raise Undecodable("an envelope without a schema: give value.schema")
-        kind = kind or own
+        own = _type_of_text(schema, kind)
         alike = pc.and_(pc.starts_with(rows, head), pc.ends_with(rows, b"}"))
         here = rows.filter(alike)
         if not len(here) or pc.min(pc.binary_length(here)).as_py() <= len(head):
             raise Undecodable("not the envelope of a schema and a payload")
-        values = read(without(here, len(head), 1), own)
-        parts.append(widened(_with_defaults(values, json.loads(schema)) if '"default"' in schema else values, kind))
+        values = read(without(here, len(head), 1), kind if own is None else own)
+        if own is not None:
+            values = _without_missing(values, json.loads(schema))
+        parts.append(widened(values, kind))
         places.append(rest.filter(alike))
         rest = rest.filter(pc.invert(alike))
     if not parts:
-        return pa.array([], kind or pa.null())
+        return pa.array([], kind)
     return pa.concat_arrays(parts).take(pc.sort_indices(pa.concat_arrays(places)))
 
 
@@ -200,28 +232,49 @@ def _usual(row: int, content: bytes) -> bytes:
     return f"{_HEAD}{members['schema']}{_MIDDLE}{members['payload']}}}".encode()
 
 
-def _with_defaults(array: pa.Array, schema: Any) -> pa.Array:
-    """A struct with the defaults of its schema's fields in place of nulls, and so within it."""
-    if not pa.types.is_struct(array.type):
+def _without_missing(array: pa.Array, schema: Any) -> pa.Array:
+    """Rows with the defaults of their schema's fields in place of nulls, and so within them. Raises Undecodable for a
+    null in a part that is required.
+    """
+    t, kind = pa.types, array.type
+    if t.is_struct(kind):
+        schemas = {field["field"]: field for field in schema["fields"]}
+        valid = array.is_valid()
+        children = [
+            _present(child, schemas[field.name], f"the field {field.name}", valid)
+            for child, field in zip(array.flatten(), kind, strict=True)
+        ]
+        return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
+    if not (t.is_list(kind) or t.is_map(kind)):
         return array
-    children = []
-    for child, field in zip(array.flatten(), schema["fields"], strict=True):
-        child = _with_defaults(child, field)
-        if field.get("default") is not None and child.null_count:
-            [default] = read(pa.array([json.dumps(field["default"]).encode()], pa.binary()), child.type)
-            child = pc.if_else(child.is_valid(), child, default)
-        children.append(child)
-    return pa.Array.from_buffers(array.type, len(array), [valid_bits(array)], children=children)
+    whole = pa.concat_arrays([array]) if array.offset else array
+    if t.is_map(kind):
+        child = map_entries(whole.keys, _present(whole.items, schema["values"], "a value of a map"))
+    else:
+        child = _present(whole.values, schema["items"], "an item of an array")
+    return pa.Array.from_buffers(kind, len(whole), whole.buffers()[:2], children=[child])
+
+
+def _present(array: pa.Array, schema: Any, name: str, within: pa.BooleanArray | None = None) -> pa.Array:
+    """A part of rows without what is missing. `within`: the rows that have the struct around it."""
+    if array.null_count and schema.get("default") is not None:
+        [default] = read(pa.array([json.dumps(schema["default"]).encode()], pa.binary()), array.type)
+        array = pc.if_else(array.is_valid(), array, default)
+    elif array.null_count and schema.get("optional") is not True:
+        missing = array.is_null() if within is None else pc.and_(array.is_null(), within)
+        if pc.any(missing).as_py():
+            raise Undecodable(f"{name} is required by the schema of the row, and has no value")
+    return _without_missing(array, schema)
 
 
 @lru_cache(maxsize=64)
-def _type_of_text(schema: str) -> pa.DataType | None:
+def _type_of_text(schema: str, wanted: pa.DataType | None) -> pa.DataType | None:
     if schema == "null":
         return None
     try:
-        return type_of_schema(json.loads(schema))
+        return type_of_schema(json.loads(schema), wanted)
     except InvalidOptionError as error:
-        raise Undecodable(f"an envelope whose schema is none of Connect's ({error.message})") from None
+        raise Undecodable(f"an envelope whose schema cannot be read here ({error.message})") from None
 
 
 def _logical_name(kind: pa.DataType) -> str | None:
