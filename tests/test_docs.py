@@ -384,3 +384,13 @@ def test_every_link_of_a_file_leads_to_a_file(page: Path) -> None:
             linked = (page.parent / path) if path else page
             assert linked.exists(), target
             assert not anchor or linked.suffix != ".md" or anchor in _anchors(linked), target
+
+
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+def test_every_file_of_the_code_that_a_page_names_exists(page: Path) -> None:
+    if page.name == "CHANGELOG.md":  # of files as they were
+        return
+    for path in re.findall(
+        r"`((?:benchmarks|examples|jobs|spark_segments|tests|verification)/[\w./-]+)`", page.read_text()
+    ):
+        assert (ROOT / path).exists(), path

@@ -1,7 +1,7 @@
 """Random histories of a topic that loses its manifest after any of its commits, and processes that die in the midst.
 
-A rebuilt manifest is compared, row by row, with what the manifest said before it was lost. `python -m
-verification.rebuild.history FIRST LAST` plays the histories of these seeds.
+A rebuilt manifest is compared, row by row, with what the manifest said before it was lost.
+`python -m verification.rebuild.history FIRST LAST` plays the histories of these seeds.
 """
 
 from __future__ import annotations

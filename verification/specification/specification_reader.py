@@ -2,8 +2,8 @@
 
 It reads directories that Kafka wrote (`KafkaPartition`) and log directories with a manifest (`ManagedLog`). The tests
 hold it against Kafka's own files and against what the package wrote, so that the specification is known to be complete.
-As a program it answers the requests of the conformance kit: `python -m
-verification.specification.specification_reader`.
+As a program it answers the requests of the conformance kit:
+`python -m verification.specification.specification_reader`.
 """
 
 from __future__ import annotations

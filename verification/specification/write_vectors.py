@@ -1,5 +1,5 @@
-"""Writes the vectors of tests/golden/vectors, and the index of all vectors: `python -m
-verification.specification.write_vectors DIRECTORY`.
+"""Writes the vectors of tests/golden/vectors, and the index of all vectors:
+`python -m verification.specification.write_vectors DIRECTORY`.
 
 The vectors were written by this once and stay as they are. Nothing of the package takes part: specification_writer.py
 writes what docs/format says; zstandard, zlib, lz4 and cramjam compress; what a vector expects is what they were given.
