@@ -13,19 +13,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.config import MOST_PARTITIONS
+from spark_segments.difference import History
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.execution import try_tasks
 from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REPLICATION_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.kafka.directory import KafkaDirectory, KafkaSnapshot
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
-from spark_segments.log import History, Segment, SegmentFile, Snapshot
+from spark_segments.log import Segment, SegmentFile, Snapshot
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.difference import Comparison
+    from spark_segments.difference import Comparison
 
 _HINT = "Import into another log directory, or delete the topic here first"
 

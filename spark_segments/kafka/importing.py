@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_segments.config import SegmentLimits
+from spark_segments.difference import SAME
 from spark_segments.errors import CorruptBatchError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, try_tasks
 from spark_segments.format.batches import scan_batches
@@ -40,7 +41,6 @@ from spark_segments.kafka.recovered import CUT_SHORT, Cut
 from spark_segments.log import (
     Change,
     Eras,
-    History,
     Hole,
     Manifest,
     Operation,
@@ -59,7 +59,7 @@ from spark_segments.storage.fetch import copy_file
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.difference import Comparison
+    from spark_segments.difference import Comparison
 
 WAVE_BYTES = 4 << 30
 LONGEST_TAIL_BYTES = 256 << 20
@@ -286,7 +286,7 @@ class TopicImport:
         storage = self.manifest.storage
         results = compare_with_kafka(self.source.storage, storage, current, kafka, scanned_from, self.spark)
         new = {row.partition for row in kafka.partition_rows} - results.keys()
-        good = dict.fromkeys(new, History.SAME)  # nothing of them is here
+        good = dict.fromkeys(new, SAME)  # nothing of them is here
         for number, (check, comparison) in results.items():
             with self._unless_changed(recovery.partitions[number]):
                 if isinstance(comparison, SegmentsError):

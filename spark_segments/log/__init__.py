@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from spark_segments.log.appending.append import append as append
     from spark_segments.log.appending.appender import ProducerOptions as ProducerOptions
     from spark_segments.log.description import describe as describe
-    from spark_segments.log.difference import History as History
     from spark_segments.log.directory import LogDirectory as LogDirectory
     from spark_segments.log.eras import Eras as Eras
     from spark_segments.log.findings import Findings as Findings
@@ -62,7 +61,6 @@ _HOME = {
     "FollowerVersion": "manifest.replay",
     "Group": "groups.group",
     "GroupCommit": "groups.group_files",
-    "History": "difference",
     "Hole": "manifest.state.states",
     "LatestPart": "reading.latest",
     "LeaderEpochs": "segment.leader_epochs",

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_segments.difference import History
 from spark_segments.errors import DivergedLogError
 from spark_segments.execution import run_tasks
-from spark_segments.log import History, LeaderEpochs, Snapshot
+from spark_segments.log import LeaderEpochs, Snapshot
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:

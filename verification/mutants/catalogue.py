@@ -624,7 +624,7 @@ MUTANTS = (
     Mutant(
         "import",
         "other records in a batch of the same offsets are the same",
-        "log/difference.py",
+        "difference.py",
         "    differing += _other_records(mine, theirs_left)\n",
         "",
         "tests/log/test_repeated_import.py::test_other_records_in_a_cleaned_batch_are_found",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 from unittest import mock
 
-_WINDOWS = ("format.walk", "log.segment.file", "maintenance.compaction.second_pass", "log.difference")
+_WINDOWS = ("format.walk", "log.segment.file", "maintenance.compaction.second_pass", "difference")
 _ROWS = "log.manifest.files.row_files"
 _SECOND_PASS = "maintenance.compaction.second_pass"
 _VACUUM = "maintenance.removal.vacuum"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +22,7 @@ from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
-from spark_segments.log.manifest.rows import Partition, Segment
-from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.segment.file import SegmentFile
-from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.log import LeaderEpochs, Partition, Segment, SegmentFile, Snapshot
 from spark_segments.storage import Storage
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
@@ -43,13 +39,10 @@ class History:
     partition: Partition
     segments: tuple[Segment, ...]
 
-    SAME: ClassVar[Comparison]
-    """Two sides that have the same."""
-
-    @staticmethod
-    def of(snapshot: Snapshot, storage: Storage, number: int) -> History:
+    @classmethod
+    def of(cls, snapshot: Snapshot, storage: Storage, number: int) -> History:
         """A partition as a snapshot has it."""
-        return History(storage, snapshot.topic, snapshot.partition(number), tuple(snapshot.live_of(number)))
+        return cls(storage, snapshot.topic, snapshot.partition(number), tuple(snapshot.live_of(number)))
 
     def compare(self, other: History) -> Comparison:
         """Compares two histories of a partition, reading both once from the higher log start to the lower log end.
@@ -104,6 +97,10 @@ class Comparison:
 
     first_difference: int | None
     identical: bool
+
+
+SAME = Comparison(None, True)
+"""Two sides that have the same."""
 
 
 def _identity(row: Segment) -> tuple[str, int, int, int] | None:
@@ -284,6 +281,3 @@ def _other_records(part: _Part, other: _Part) -> list[int]:
         else:
             rows = middle - 1
     return [int(offsets[equal])] if equal < len(offsets) else []
-
-
-History.SAME = Comparison(None, True)

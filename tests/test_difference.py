@@ -7,9 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_segments import LogDir
-from spark_segments.log import difference
-from spark_segments.log.difference import Comparison, History
+from spark_segments import LogDir, difference
+from spark_segments.difference import Comparison, History
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.maintenance import restore, roll
 from tests.log.kafka_copies import import_golden, topic_of
