@@ -29,6 +29,7 @@ ROOMS = {
     "names",
     "reading",
     "tables",
+    "pairs",
 }
 
 

@@ -1142,4 +1142,12 @@ MUTANTS = (
         "tests/maintenance/test_table.py::"
         "test_an_archive_keeps_what_came_into_partitions_that_were_added_after_an_erasure",
     ),
+    Mutant(
+        "pairs",
+        "an archive loses what came into partitions that were added after an erasure",
+        "lake/rows.py",
+        "        starts = np.zeros(int(partitions.max(initial=-1)) + 1, np.int64)\n",
+        "        starts = np.full(int(partitions.max(initial=-1)) + 1, np.iinfo(np.int64).max)\n",
+        "tests/test_pairs.py::test_what_once_went_wrong_goes_right[an-archive-after-partitions-were-added]",
+    ),
 )

@@ -1,0 +1,47 @@
+"""Operations in pairs, each on a topic that the other has changed: every reader sees what a plain model has.
+
+A history that once went wrong is a line here: the mend of it taken out is found by that line (verification/mutants).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from verification.pairs.histories import History, pairs, play, triples
+
+WITNESSES = {
+    "an-archive-after-partitions-were-added": "archived: add partitions, erase",
+}
+"""What met, and the shortest history in which it once went wrong."""
+
+FIXED = (
+    "deleted: roll, delete records",
+    "compacted: compact, make again",
+    "both: vacuum, mirror",
+    "imported: source cleans, roll",
+    "captured: append, capture",
+)
+PARTS = 16
+
+
+@pytest.mark.parametrize("line", WITNESSES.values(), ids=[*WITNESSES])
+def test_what_once_went_wrong_goes_right(line: str) -> None:
+    play(History.of_line(line))
+
+
+@pytest.mark.parametrize("line", FIXED)
+def test_two_operations_leave_what_the_model_has(line: str) -> None:
+    play(History.of_line(line))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_pair_of_operations_leaves_what_the_model_has(part: int) -> None:
+    for history in [*pairs()][part::PARTS]:
+        play(history)
+
+
+@pytest.mark.proof
+def test_three_operations_leave_what_the_model_has() -> None:
+    for history in triples(100, seed=1):
+        play(history, slow=True)

@@ -1,0 +1,678 @@
+"""Every operation that changes a topic or what lies beside it: what it does to the log, and what to the model.
+
+An operation is a line of `OPERATIONS`: its name, what it does to the log, what to the model, and when it can be done.
+What it does to the log returns what the model has to know: the records, the keys.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spark_segments import LogDir
+from spark_segments.errors import ErasedRecordsError, LogDirError, TransactionOrderError
+from spark_segments.kafka_protocol import capture
+from spark_segments.maintenance import (
+    compact,
+    erase,
+    mirror,
+    promote,
+    restore,
+    retain,
+    roll,
+    table,
+    vacuum,
+)
+from verification.kafka_protocol.serving import serving
+from verification.pairs.model import Partition, Record
+from verification.pairs.world import DAY_MS, HOUR_MS, MINUTE_MS, Row, Table, World, segments
+from verification.world.kafka_side import TIME_MS, KafkaSide
+
+
+def always(_: World) -> bool:
+    return True
+
+
+def nothing(_: World, __: Any) -> None:
+    """The model does not change: readers see what they saw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`on_log` does it, `on_model` gets what that returned. `when`: whether it can be done in this world."""
+
+    name: str
+    on_log: Callable[[World], Any]
+    on_model: Callable[[World, Any], None] = nothing
+    when: Callable[[World], bool] = always
+
+
+# Appends
+
+
+def append(world: World) -> Any:
+    """A record of each key, and a second one of the first; their times are out of order."""
+    keys = world.keys_now()
+    ages = [world.chance.randrange(5) * MINUTE_MS for _ in keys]
+    return world.append(world.rows([*keys, keys[0]], [*ages, 10 * MINUTE_MS]))
+
+
+def append_late(world: World) -> Any:
+    """Records that are ten minutes old, as of a device that was offline."""
+    return world.append(late_rows(world))
+
+
+def late_rows(world: World) -> list[Row]:
+    keys = world.keys_now()
+    return world.rows(keys, [10 * MINUTE_MS] * len(keys))
+
+
+def append_old(world: World) -> Any:
+    """Records of twenty days ago."""
+    keys = world.keys_now()
+    return world.append(world.rows(keys, [20 * DAY_MS] * len(keys)))
+
+
+def append_tombstones(world: World) -> Any:
+    keys = [key for key in world.keys if key is not None][:2]
+    return world.append(world.rows(keys, [0] * len(keys), tombstones=True))
+
+
+def append_once(world: World) -> Any:
+    """With an idempotency key, and again: the second adds nothing."""
+    rows = world.rows(world.keys_now()[:2], [0, 0])
+    once = f"load/{world.made}"
+    placed = world.append(rows, once=once)
+    world.append(rows, once=once)
+    return placed
+
+
+def append_transactions(world: World) -> Any:
+    """A transaction, the same again, and one that is older, which is refused."""
+    rows = world.rows(world.keys_now()[:2], [0, 0])
+    placed = world.append(rows, txn=("query", world.made))
+    world.append(rows, txn=("query", world.made))
+    try:
+        world.append(rows, txn=("query", world.made - 1))
+    except TransactionOrderError:
+        return placed
+    raise AssertionError("an older transaction is appended")
+
+
+def appended(world: World, records: Mapping[int, list[Record]]) -> None:
+    world.model.append(records)
+
+
+# Jobs
+
+
+def later(world: World, span_ms: int) -> None:
+    world.clock.go_on(span_ms)
+
+
+def roll_all(world: World) -> None:
+    """All active segments are due after an hour."""
+    later(world, 2 * HOUR_MS)
+    succeeded(roll(world.log, topics=[world.topic]))
+
+
+def compact_all(world: World) -> None:
+    roll_all(world)
+    succeeded(compact(world.log, topics=[world.topic], force=True))
+
+
+def compacted(world: World, _: Any) -> None:
+    world.model.compact(world.clock.now_ms())
+
+
+def drop_tombstones(world: World) -> None:
+    """The way that docs/how-to/erasure.md has for a key that must not stay."""
+    topic = world.log.topic(world.topic)
+    topic.alter({"delete.retention.ms": str(MINUTE_MS)})
+    compact_all(world)
+    later(world, 2 * DAY_MS)
+    for _ in range(2):
+        succeeded(compact(world.log, topics=[world.topic], force=True))
+    topic.alter({"delete.retention.ms": world.config["delete.retention.ms"]})
+
+
+def dropped_tombstones(world: World, _: Any) -> None:
+    world.model.compact(world.clock.now_ms() - 2 * DAY_MS)
+    world.model.compact(world.clock.now_ms())
+    world.model.drop_tombstones()
+
+
+def let_expire(world: World) -> None:
+    """Forty days pass, and maintain runs: nothing is younger than retention.ms."""
+    later(world, 40 * DAY_MS)
+    for report in world.log.maintain([world.topic]):
+        succeeded(report)
+    world.forget_versions()
+
+
+def let_active_expire(world: World) -> None:
+    """The same in a topic that gets little: segment.ms has not passed. The active segment is rolled all the same."""
+    topic = world.log.topic(world.topic)
+    topic.alter({"segment.ms": str(365 * DAY_MS)})
+    let_expire(world)
+    topic.alter({"segment.ms": world.config["segment.ms"]})
+
+
+def expired(world: World, _: Any) -> None:
+    compacted(world, _)
+    world.model.expire(world.clock.now_ms(), is_rolled=True)
+
+
+def let_old_expire(world: World) -> None:
+    """retention.ms is ten days for one run."""
+    roll_all(world)
+    world.log.topic(world.topic).alter({"retention.ms": str(10 * DAY_MS)})
+    succeeded(retain(world.log, topics=[world.topic]))
+    world.log.topic(world.topic).alter({"retention.ms": str(world.model.retention_ms)})
+
+
+def old_expired(world: World, _: Any) -> None:
+    usual_ms, world.model.retention_ms = world.model.retention_ms, 10 * DAY_MS
+    world.model.expire(world.clock.now_ms(), is_rolled=False)
+    world.model.retention_ms = usual_ms
+
+
+def retain_size(world: World) -> None:
+    roll_all(world)
+    world.log.topic(world.topic).alter({"retention.bytes": "150"})
+    succeeded(retain(world.log, topics=[world.topic]))
+    world.log.topic(world.topic).alter({"retention.bytes": None})
+
+
+def retain_max_bytes(world: World) -> None:
+    roll_all(world)
+    succeeded(retain(world.log, max_bytes=200, min_retention_ms=0))
+
+
+def shrunk(world: World, _: Any) -> None:
+    world.model.shrink()
+
+
+def delete_records(world: World) -> dict[int, int]:
+    """Up to the middle of each partition."""
+    bounds = world.log.topic(world.topic).offsets()
+    before = {number: (start + end + 1) // 2 for number, (start, end) in bounds.items()}
+    world.log.topic(world.topic).delete_records(before)
+    return before
+
+
+def delete_all_records(world: World) -> dict[int, int]:
+    bounds = world.log.topic(world.topic).offsets()
+    world.log.topic(world.topic).delete_records(dict.fromkeys(bounds, -1))
+    return {number: end for number, (_, end) in bounds.items()}
+
+
+def deleted_records(world: World, before: dict[int, int]) -> None:
+    world.model.delete_records(before)
+
+
+def vacuum_all(world: World) -> None:
+    later(world, 2 * DAY_MS)
+    succeeded(vacuum(world.log, topics=[world.topic]))
+    world.forget_versions()
+
+
+def erase_first(world: World) -> list[bytes]:
+    return _erase(world, [next(key for key in world.keys if key)])
+
+
+def erase_last(world: World) -> list[bytes]:
+    """The key that nothing decodes, where keys are typed."""
+    return _erase(world, [[key for key in world.keys if key][-1]])
+
+
+def erase_history(world: World) -> list[bytes]:
+    keys = _erase(world, [next(key for key in world.keys if key)], history=True)
+    world.forget_versions()
+    return keys
+
+
+def _erase(world: World, keys: list[bytes], **options: Any) -> list[bytes]:
+    succeeded(erase(world.log, topics=[world.topic], keys=keys, now_ms=world.clock.now_ms(), **options))
+    return keys
+
+
+def erased(world: World, keys: list[bytes]) -> None:
+    end_before = {number: partition.end for number, partition in world.model.partitions.items()}
+    found = world.model.erase(keys, world.clock.now_ms())
+    world.has_own_records |= end_before != {n: partition.end for n, partition in world.model.partitions.items()}
+    for one in world.tables.values():
+        one.erased.update(found)
+
+
+# The topic
+
+
+def altered(config: Mapping[str, str]) -> Callable[[World], None]:
+    def alter(world: World) -> None:
+        world.log.topic(world.topic).alter(config)
+        world.config |= config
+        world.is_log_append_time = world.config.get("message.timestamp.type") == "LogAppendTime"
+
+    return alter
+
+
+def has_policy(policy: str) -> Callable[[World, Any], None]:
+    def on_model(world: World, _: Any) -> None:
+        world.model.policy = frozenset(policy.split(","))
+
+    return on_model
+
+
+def add_partitions(world: World) -> int:
+    """To twice as many."""
+    count = len(world.model.partitions) * 2
+    world.log.topic(world.topic).alter(partitions=count)
+    return count
+
+
+def added_partitions(world: World, count: int) -> None:
+    world.model.add_partitions(count)
+
+
+def make_again(world: World) -> None:
+    """Deleted and made again at once, with a record of each key."""
+    world.log.delete_topic(world.topic)
+    _create_again(world)
+
+
+def make_again_later(world: World) -> None:
+    """Vacuum has taken all of the topic before it is made again."""
+    world.log.delete_topic(world.topic)
+    for _ in range(3):
+        later(world, 10 * DAY_MS)
+        succeeded(vacuum(world.log))
+    _create_again(world)
+
+
+def _create_again(world: World) -> None:
+    names = ("cleanup.policy", "partitions")
+    settings = {name: text for name, text in world.config.items() if name not in names}
+    world.create(world.config["cleanup.policy"], len(world.model.partitions), **settings)
+    world.forget_versions()
+    world.group = None
+    world.signed = None
+    world.tables = {name: one for name, one in world.tables.items() if one.kind != "archive"}
+    world.model.append(world.append(late_rows(world)))
+
+
+def restore_first(world: World) -> bool:
+    """The version that the history began with; it is refused where files of before an erasure would come back."""
+    try:
+        restore(world.log, topics=[world.topic], version=world.first_version)
+    except ErasedRecordsError:
+        return False
+    return True
+
+
+def restored(world: World, is_done: bool) -> None:
+    assert is_done == (not world.model.erasures), "an erasure and a restore: what was erased is back, or no reason"
+    if is_done:
+        world.model.restore(world.versions[world.first_version])
+
+
+def lose_manifest(world: World) -> None:
+    """The manifest is lost, and rebuilt from its recovery copy and notes."""
+    shutil.rmtree(Path(world.log.uri, "_manifest", world.topic))
+    world.reopen()
+    ran = segments("verify", world.log.uri, world.topic, "--repair", "--yes")
+    assert ran.code == 0, f"the manifest is not rebuilt: {ran.output.decode()} {ran.error}"
+    world.reopen()
+    world.forget_versions()
+
+
+# Copies
+
+
+def mirror_it(world: World) -> None:
+    log = world.follower[0] if world.follower else LogDir.create(str(world.directory / f"follower-{world.made}"))
+    succeeded(mirror(log, leader=world.log, topics=[world.topic]))
+    world.follower = (log, world.seen())
+
+
+def promote_it(world: World) -> None:
+    """The follower becomes the leader, with all that the leader has."""
+    assert world.follower is not None
+    log, _ = world.follower
+    succeeded(promote(log, topics=[world.topic]))
+    world.fenced, world.follower = world.log, None
+    world.use(log)
+    world.forget_versions()
+    world.signed = None
+    world.group = None  # positions are the log directory's
+
+
+def export_and_import(world: World) -> None:
+    """An export, imported into another log directory, again and again."""
+    directory, copy = world.directory / "exported", world.directory / "copy"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    world.log.export_kafka(str(directory), world.topic)
+    log = LogDir.open(str(copy)) if copy.exists() else LogDir.create(str(copy))
+    log.import_kafka(str(directory), world.topic)
+    world.copied = True
+    ours, theirs = world.seen(), world.seen(log)
+    assert theirs.keys() == ours.keys()
+    for number, one in ours.items():
+        assert (theirs[number].start, theirs[number].end) == (one.start, one.end), (theirs[number], one)
+        lost = one.records.keys() - theirs[number].records.keys()
+        assert not lost, f"the import drops {sorted(lost)} of partition {number}"
+
+
+def sign(world: World) -> None:
+    world.signed = world.directory / "signed.list"
+    key = world.directory / "key.pem"
+    if not key.exists():
+        _make_key(key)
+    ran = segments(
+        "verify", world.log.uri, world.topic, "--deep", "--sign", key, "--checksums", world.signed
+    )  # fmt: skip
+    assert ran.code == 0, ran.error
+
+
+def _make_key(path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key = Ed25519PrivateKey.generate()
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+# Tables
+
+
+def table_of(kind: str, table_format: str) -> Callable[[World], str]:
+    """Makes the table, or brings it up to date. An archive gets all keys that were erased since it was made."""
+    name = f"{table_format} {kind}"
+
+    def on_log(world: World) -> str:
+        return run_table(world, name)
+
+    return on_log
+
+
+def run_table(world: World, name: str) -> str:
+    table_format, kind = name.split()
+    one = world.tables.get(name)
+    uri = one.uri if one else str(world.directory / table_format / f"{kind}-{world.made}")
+    Path(uri).parent.mkdir(exist_ok=True)
+    options: dict[str, Any] = {"formats": world.formats} if world.formats else {}
+    if kind == "latest":
+        options["view"] = "latest"
+    if kind == "archive":
+        options["archive"] = True
+        options["keys"] = sorted(one.erased) if one else ()
+    if table_format == "iceberg":
+        options["table_format"] = "iceberg"
+    succeeded(table(world.log, topics=[world.topic], table_uri=uri, **options))
+    return uri
+
+
+def has_table(kind: str, table_format: str) -> Callable[[World, str], None]:
+    name = f"{table_format} {kind}"
+
+    def on_model(world: World, uri: str) -> None:
+        table_has_run(world, name, uri)
+
+    return on_model
+
+
+def table_has_run(world: World, name: str, uri: str) -> None:
+    kind = name.split()[1]
+    one = world.tables.setdefault(name, Table(uri, kind, {}))
+    model = world.model
+    if kind == "latest":
+        one.rows = model.latest(tombstones=False)
+        return
+    rows = model.records()
+    if kind == "archive":
+        kept = {
+            place: record
+            for place, record in one.rows.items()
+            if not any(one.commits[place] < erasure for erasure in model.erasures.get(record.key, ()))
+        }
+        one.commits |= {place: model.commit_of(place) for place in rows}
+        rows = kept | rows
+    one.rows = rows
+
+
+# Groups
+
+
+def read_as_group(world: World) -> dict[int, int]:
+    """A reader of a group reads half of what it has not read, and commits."""
+    group = world.log.group("readers")
+    positions = group.positions()
+    ends = {}
+    for number, (start, end) in world.log.topic(world.topic).offsets().items():
+        begun = max(start, (world.group or {}).get(number, start))
+        ends[number] = (begun + end + 1) // 2
+    group.reset({world.topic: ends}) if world.group else group.commit(positions, {world.topic: ends})
+    return ends
+
+
+def has_read(world: World, ends: dict[int, int]) -> None:
+    world.group = ends
+
+
+# Kafka's side
+
+
+def source(world: World) -> KafkaSide:
+    assert world.kafka is not None
+    return world.kafka
+
+
+def source_appends(world: World) -> None:
+    keys = [key for key in world.keys if key is not None]
+    source(world).append([(key, True) for key in [*keys, keys[0]]])
+
+
+def source_appends_and_rolls(world: World) -> None:
+    for _ in range(2):
+        source_appends(world)
+        source(world).roll()
+    source_appends(world)
+
+
+def source_cleans(world: World) -> None:
+    source(world).roll()
+    source_appends(world)
+    source(world).clean(merge=True)
+
+
+def source_deletes_records(world: World) -> None:
+    """Into the midst of its newest batch."""
+    source_appends(world)
+    source(world).delete_records(source(world).log_end_offset - 2)
+
+
+def import_again(world: World) -> KafkaSide:
+    return _imported(world, source(world))
+
+
+def import_replica(world: World) -> KafkaSide:
+    """Another replica of the partition has the same batches, in segments that end elsewhere."""
+    source_appends(world)
+    side = source(world)
+    batches = [batch for _, one in side.segments for batch in one]
+    replica = replace(side, directory=side.directory.with_name("replica"), segments=[])
+    for batch in batches:
+        base = batch.base_offset if replica.segments else side.segments[0][0]
+        replica.segments.append((base, [batch]))
+    return _imported(world, replica)
+
+
+def _imported(world: World, side: KafkaSide) -> KafkaSide:
+    path = side.write()
+    if not world.has_own_records:
+        succeeded(world.log.import_kafka(path))
+        return side
+    try:
+        world.log.import_kafka(path)
+    except LogDirError:
+        return side
+    raise AssertionError("an import takes the place of records that were appended here")
+
+
+def has_imported(world: World, side: KafkaSide) -> None:
+    if not world.has_own_records:
+        take_source(world, side, start=side.log_start_offset)
+
+
+def broker(world: World) -> LogDir:
+    """The log directory that plays the broker: `serve` shows what it has of the source.
+
+    It says that it deletes, so that nobody takes a difference for a cleaning, unless the source has cleaned.
+    """
+    side, place = source(world), world.directory / "broker"
+    is_cleaned = side.first_dirty_offset is not None
+    config = {"cleanup.policy": "compact" if is_cleaned else "delete"}
+    log = LogDir.open(str(place)) if place.exists() else LogDir.create(str(place))
+    succeeded(log.import_kafka(side.write(), config=config))
+    log.topic(world.topic).alter(config)
+    return log
+
+
+def source_erases(world: World) -> None:
+    """A key is erased where the captures come from. Records that were captured before stay."""
+    key = next(key for key in world.keys if key)
+    source_appends(world)
+    capture = capture_it(world)
+    has_captured(world, capture)
+    succeeded(erase(broker(world), topics=[world.topic], keys=[key]))
+    for segment, batches in enumerate(source(world).segments):
+        for number, batch in enumerate(batches[1]):
+            records = {offset: record for offset, record in batch.records.items() if record[0] != key}
+            source(world).segments[segment][1][number] = replace(batch, records=records)
+
+
+def capture_it(world: World) -> KafkaSide:
+    with serving(broker(world), interval_seconds=0) as server:
+        report = capture(world.log, f"127.0.0.1:{server.port}", [world.topic])
+    if not world.has_own_records:
+        succeeded(report)
+    else:
+        assert report.failed, "a capture goes on behind records that were appended here"
+    return source(world)
+
+
+def has_captured(world: World, side: KafkaSide) -> None:
+    if not world.has_own_records:
+        take_source(world, side, start=0)
+
+
+def take_source(world: World, side: KafkaSide, start: int) -> None:
+    """New records come after those here. What both have stays, whatever files it is in."""
+    model = world.model
+    model.commit += 1
+    partition = model.partitions.setdefault(0, Partition())
+    there = {
+        offset: Record(key, value, TIME_MS + offset) for offset, (key, value) in side.records().items()
+    }  # fmt: skip
+    partition.sure &= there.keys() | set(range(side.log_start_offset))  # what the source lacks may go with a file
+    again = {offset: record for offset, record in there.items() if offset in partition.written}
+    partition.possible |= again.keys()
+    new = {offset: record for offset, record in there.items() if offset >= partition.end}
+    partition.place(new, model.commit)
+    partition.end = max(partition.end, side.log_end_offset)
+    if not partition.possible:
+        start = side.log_start_offset
+    partition.move_start(start, start)
+    partition.sure = {offset for offset in partition.sure if offset >= partition.start}
+
+
+# What every operation asks for
+
+
+def succeeded(report: Any) -> None:
+    assert not report.failed, f"fails: {[line.get('error') for line in report.failed]}"
+
+
+def is_deleting(world: World) -> bool:
+    return "delete" in world.model.policy
+
+
+def is_compacting(world: World) -> bool:
+    return "compact" in world.model.policy
+
+
+def is_of_kafka(world: World) -> bool:
+    return world.kafka is not None
+
+
+def has_few_partitions(world: World) -> bool:
+    return len(world.model.partitions) < 4 and not is_of_kafka(world)
+
+
+def is_own(world: World) -> bool:
+    return not is_of_kafka(world)
+
+
+def can_restore(world: World) -> bool:
+    return world.first_version in world.versions
+
+
+def _tables() -> Sequence[Operation]:
+    kinds = ("plain", "latest", "archive")
+    return [
+        Operation(f"{table_format} {kind}", table_of(kind, table_format), has_table(kind, table_format))
+        for table_format in ("delta", "iceberg")
+        for kind in kinds
+    ]
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("append", append, appended),
+    Operation("append late", append_late, appended),
+    Operation("append old", append_old, appended),
+    Operation("append tombstones", append_tombstones, appended),
+    Operation("append once", append_once, appended),
+    Operation("append transactions", append_transactions, appended),
+    Operation("roll", roll_all),
+    Operation("compact", compact_all, compacted),
+    Operation("drop tombstones", drop_tombstones, dropped_tombstones, is_compacting),
+    Operation("expire", let_expire, expired),
+    Operation("expire active", let_active_expire, expired),
+    Operation("expire old", let_old_expire, old_expired),
+    Operation("retain size", retain_size, shrunk),
+    Operation("retain max bytes", retain_max_bytes, shrunk),
+    Operation("delete records", delete_records, deleted_records, is_deleting),
+    Operation("delete all records", delete_all_records, deleted_records, is_deleting),
+    Operation("vacuum", vacuum_all),
+    Operation("erase", erase_first, erased),
+    Operation("erase last", erase_last, erased),
+    Operation("erase history", erase_history, erased),
+    Operation("policy delete", altered({"cleanup.policy": "delete"}), has_policy("delete")),
+    Operation("policy compact", altered({"cleanup.policy": "compact"}), has_policy("compact")),
+    Operation("policy both", altered({"cleanup.policy": "compact,delete"}), has_policy("compact,delete")),
+    Operation("codec", altered({"compression.type": "zstd"})),
+    Operation("log append time", altered({"message.timestamp.type": "LogAppendTime"}), when=is_own),
+    Operation("add partitions", add_partitions, added_partitions, has_few_partitions),
+    Operation("make again", make_again, when=is_own),
+    Operation("make again later", make_again_later, when=is_own),
+    Operation("restore", restore_first, restored, can_restore),
+    Operation("lose manifest", lose_manifest),
+    Operation("mirror", mirror_it),
+    Operation("promote", promote_it, when=lambda world: world.follower is not None),
+    Operation("export and import", export_and_import),
+    Operation("sign", sign),
+    *_tables(),
+    Operation("group", read_as_group, has_read),
+    Operation("source appends", source_appends, when=is_of_kafka),
+    Operation("source rolls", source_appends_and_rolls, when=is_of_kafka),
+    Operation("source cleans", source_cleans, when=is_of_kafka),
+    Operation("source deletes records", source_deletes_records, when=is_of_kafka),
+    Operation("source erases", source_erases, when=lambda world: world.is_captured),
+    Operation("import", import_again, has_imported, is_of_kafka),
+    Operation("import replica", import_replica, has_imported, is_of_kafka),
+    Operation("capture", capture_it, has_captured, is_of_kafka),
+)

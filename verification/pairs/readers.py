@@ -1,0 +1,254 @@
+"""Every reader of a topic: each compares what it sees with the model, after every step of a history.
+
+A reader is a line of `READERS`: a name, when it can be asked, and what it compares. It raises AssertionError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow.compute as pc
+
+from spark_segments import LogDir
+from spark_segments.duckdb import TopicDatabase
+from spark_segments.errors import NotLeaderError
+from spark_segments.maintenance import verify
+from spark_segments.polars import scan_topic
+from verification.kafka_protocol.serving import consumer, serving
+from verification.kills.table_rows import content
+from verification.pairs.model import Place, Record
+from verification.pairs.world import Ran, World, segments
+
+Rows = Mapping[Place, Record]
+
+
+def always(_: World) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """`is_slow`: asked at the end of a history alone."""
+
+    name: str
+    compare: Callable[[World], None]
+    when: Callable[[World], bool] = always
+    is_slow: bool = False
+
+
+def check_equal(seen: Any, expected: Any) -> None:
+    """Raises AssertionError with the first differences."""
+    if seen == expected:
+        return
+    if not isinstance(seen, dict) or not isinstance(expected, dict):
+        raise AssertionError(f"sees {seen!r}, not {expected!r}")
+    kinds = {
+        "lacks": {place: expected[place] for place in expected if place not in seen},
+        "has besides": {place: seen[place] for place in seen if place not in expected},
+        "differs in": {place: seen[place] for place in seen if place in expected and seen[place] != expected[place]},
+    }
+    words = [
+        f"{kind} " + ", ".join(f"{place}: {row}" for place, row in list(rows.items())[:3])
+        for kind, rows in kinds.items()
+        if rows
+    ]
+    raise AssertionError("; ".join(words))
+
+
+def _rows(table: Any) -> dict[Place, Record]:
+    """Rows of Arrow, Polars or DuckDB with the columns of a record."""
+    rows = table.select(["partition", "offset", "key", "value", "timestamp"])
+    listed = rows.to_pylist() if hasattr(rows, "to_pylist") else rows.to_dicts()
+    return {
+        (row["partition"], row["offset"]): Record(row["key"], row["value"], _ms(row["timestamp"])) for row in listed
+    }
+
+
+def _ms(moment: datetime) -> int:
+    return round((moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+
+
+# The log
+
+
+def scan(world: World) -> None:
+    for isolation in ("read_uncommitted", "read_committed"):
+        seen = world.log.topic(world.topic).scan(isolation=isolation).to_table()
+        check_equal(_rows(seen), world.model.records())
+
+
+def offsets(world: World) -> None:
+    bounds = {number: (one.start, one.end) for number, one in world.model.partitions.items()}
+    check_equal(world.log.topic(world.topic).offsets(), bounds)
+
+
+def by_time(world: World) -> None:
+    """The first offset of a time or later, of each partition."""
+    times = sorted({record.timestamp_ms for record in world.model.records().values()})
+    for time_ms in {times[0], times[len(times) // 2], times[-1], times[-1] + 1} if times else ():
+        expected: dict[int, tuple[int, int] | None] = dict.fromkeys(world.model.partitions)
+        for (number, offset), record in sorted(world.model.records().items(), reverse=True):
+            if record.timestamp_ms >= time_ms:
+                expected[number] = (offset, record.timestamp_ms)
+        check_equal(world.log.topic(world.topic).offsets_for_times(time_ms), expected)
+
+
+def by_condition(world: World) -> None:
+    """A condition leaves out what the files show to have no such record; the engine that asks leaves out the rest."""
+    records = world.model.records()
+    scanned = world.log.topic(world.topic).scan()
+    key = next(key for key in world.keys if key)
+    of_key = {place: record for place, record in records.items() if record.key == key}
+    key_condition = pc.field("key") == key
+    check_equal(_rows(scanned.where(key_condition).to_table().filter(key_condition)), of_key)
+    times = sorted(record.timestamp_ms for record in records.values())
+    if times:
+        middle_ms = times[len(times) // 2]
+        since = datetime.fromtimestamp(middle_ms / 1000, UTC)
+        late = {place: record for place, record in records.items() if record.timestamp_ms >= middle_ms}
+        time_condition = pc.field("timestamp") >= since
+        check_equal(_rows(scanned.where(time_condition).to_table().filter(time_condition)), late)
+
+
+def latest(world: World) -> None:
+    for tombstones in (True, False):
+        scanned = world.log.topic(world.topic).scan(view="latest", include_tombstones=tombstones)
+        check_equal(_rows(scanned.to_table()), world.model.latest(tombstones=tombstones))
+
+
+def deep_verification(world: World) -> None:
+    report = verify(world.log, topics=[world.topic], deep=True)
+    assert report.ok, f"finds {[str(finding) for finding in report.findings][:3]}"
+
+
+# Engines
+
+
+def polars(world: World) -> None:
+    check_equal(_rows(scan_topic(world.log.uri, world.topic).collect()), world.model.records())
+
+
+def duckdb(world: World) -> None:
+    """A database that stays open sees the topic as it is at each query."""
+    if world.database is None:
+        world.database = TopicDatabase(world.log)
+    check_equal(_rows(world.database.sql(f'SELECT * FROM "{world.topic}"').to_table()), world.model.records())
+
+
+# The command
+
+
+def consume_key(world: World) -> None:
+    """The records of the first key, and the number of those of the last."""
+    first, *_, last = [key for key in world.keys if key]
+    of_first, of_last = (
+        {place: record.value for place, record in world.model.records().items() if record.key == key}
+        for key in (first, last)
+    )
+    ran = segments("consume", world.log.uri, world.topic, "--key", first.decode(), "--output", "json")
+    assert ran.code == 0, ran.error
+    lines = [json.loads(line) for line in ran.output.splitlines()]
+    found = {(row["partition"], row["offset"]): row["value"] for row in lines}
+    check_equal(found, {place: value and value.decode() for place, value in of_first.items()})
+    count = segments("consume", world.log.uri, world.topic, "--key", last.decode(), "--count")
+    check_equal(int(count.output), len(of_last))
+
+
+def signed_list(world: World) -> None:
+    """What was signed is still so, or the files are gone: a list of which nothing can be compared is no success."""
+    assert world.signed is not None
+    lines = map(json.loads, world.signed.read_text().splitlines())
+    listed = {line["path"] for line in lines if "path" in line and line["path"].endswith(".log")}
+    ran = segments("verify", world.log.uri, world.topic, "--check", world.signed)
+    if listed and listed.isdisjoint(world.live_files()):
+        assert ran.code != 0, f"none of {len(listed)} listed files is in the log, and the check says {_text(ran)!r}"
+    else:
+        assert ran.code == 0, f"the check of {len(listed)} files says {_text(ran)!r}"
+
+
+def _text(ran: Ran) -> str:
+    return (ran.output.decode() + ran.error).strip()
+
+
+# What lies beside the log
+
+
+def tables(world: World) -> None:
+    """Each table has what it had after its last run."""
+    for name, table in world.tables.items():
+        seen = {(row["partition"], row["offset"]): row["value"] for row in content(table.uri)}
+        try:
+            check_equal(seen, {place: record.value for place, record in sorted(table.rows.items())})
+        except AssertionError as error:
+            raise AssertionError(f"{name} {error}") from None
+
+
+def follower(world: World) -> None:
+    assert world.follower is not None
+    log, seen = world.follower
+    check_equal(world.seen(log), seen)
+
+
+def fenced(world: World) -> None:
+    """The leader before takes no append."""
+    assert world.fenced is not None
+    try:
+        world.fenced.topic(world.topic).append([{"key": "ada", "value": "too late"}])
+    except NotLeaderError:
+        return
+    raise AssertionError("takes an append")
+
+
+def group(world: World) -> None:
+    positions = world.log.group("readers").positions().offsets.get(world.topic)
+    check_equal(positions, world.group)
+
+
+def kafka_client(world: World) -> None:
+    """librdkafka's consumer on `serve`."""
+    found: dict[Place, Record] = {}
+    with serving(LogDir.open(world.log.uri), interval_seconds=0) as server:
+        for number, partition in world.model.partitions.items():
+            found |= _consumed(server, world.topic, number, partition.end)
+    check_equal(found, world.model.records())
+
+
+def _consumed(server: Any, topic: str, number: int, end: int) -> dict[Place, Record]:
+    from confluent_kafka import KafkaError, TopicPartition
+
+    reader = consumer(server)
+    found: dict[Place, Record] = {}
+    try:
+        reader.assign([TopicPartition(topic, number, -2)])
+        while True:
+            message = reader.poll(60)
+            assert message is not None, f"partition {number} does not come to its end, {end}"
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, str(message.error())
+                return found
+            found[number, message.offset()] = Record(message.key(), message.value(), message.timestamp()[1])
+    finally:
+        reader.close()
+
+
+READERS = (
+    Reader("scan", scan),
+    Reader("offsets", offsets),
+    Reader("by time", by_time),
+    Reader("by condition", by_condition),
+    Reader("latest", latest),
+    Reader("verify --deep", deep_verification),
+    Reader("polars", polars),
+    Reader("duckdb", duckdb),
+    Reader("consume --key", consume_key),
+    Reader("verify --check", signed_list, lambda world: world.signed is not None),
+    Reader("tables", tables, lambda world: bool(world.tables)),
+    Reader("follower", follower, lambda world: world.follower is not None),
+    Reader("fenced leader", fenced, lambda world: world.fenced is not None),
+    Reader("group", group, lambda world: world.group is not None),
+    Reader("serve", kafka_client, is_slow=True),
+)

@@ -1,0 +1,249 @@
+"""The world of a history: a log directory with one topic, what lies beside it, and the model of all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from spark_segments import LogDir
+from spark_segments.cli import main
+from spark_segments.duckdb import TopicDatabase
+from spark_segments.storage import FileInfo, Storage
+from verification.pairs.model import Partition, Place, Record, Seen, TopicModel
+from verification.specification.specification_reader import ManagedLog
+from verification.world.clock import played_time, store_clock
+from verification.world.kafka_side import KafkaSide
+from verification.world.manifest_rows import forget_rows
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+Row = tuple[bytes | None, bytes | None, int]
+"""Key, value, and how long before now its time is, in ms."""
+
+
+class Clock:
+    """The clock of the store and of this machine, which goes on when a history lets it.
+
+    A file has the time that the clock had when the file was written.
+    """
+
+    def __init__(self) -> None:
+        self._played_ms = time.time_ns() // 1_000_000
+        self._moments = [(0, self._played_ms)]
+
+    def now_ms(self) -> int:
+        return self._played_ms
+
+    def go_on(self, span_ms: int) -> None:
+        self._played_ms += span_ms
+        self._moments.append((time.time_ns() // 1_000_000, self._played_ms))
+
+    def time_ns(self) -> int:
+        return self.now_ms() * 1_000_000
+
+    def time(self) -> float:
+        return self.now_ms() / 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic() + (self._played_ms - self._moments[0][1]) / 1000
+
+    @contextlib.contextmanager
+    def playing(self) -> Iterator[None]:
+        listed = Storage.list
+
+        def files(storage: Storage, path: str = "", recursive: bool = False) -> list[FileInfo]:
+            found = listed(storage, path, recursive)
+            return [replace(file, mtime_ms=self._written_ms(file.mtime_ms)) for file in found]
+
+        with store_clock(self.now_ms), mock.patch.object(Storage, "list", files), played_time("tables", self):
+            yield
+
+    def _written_ms(self, mtime_ms: int) -> int:
+        return next(played_ms for real_ms, played_ms in reversed(self._moments) if real_ms <= mtime_ms)
+
+
+@dataclass
+class Table:
+    """A table beside the topic. `rows`: what it must have. `commits`: which commit wrote the row, of an archive.
+    `erased`: the keys that were erased since it was made.
+    """
+
+    uri: str
+    kind: str
+    rows: dict[Place, Record]
+    commits: dict[Place, int] = field(default_factory=dict)
+    erased: set[bytes] = field(default_factory=set)
+
+
+@dataclass
+class World:
+    """`keys`: what the records are of, None among them. `kafka`: the broker from which the topic comes, if any, by
+    imports or by captures."""
+
+    directory: Path
+    clock: Clock
+    chance: random.Random
+    keys: tuple[bytes | None, ...]
+    topic: str = "orders"
+    formats: Mapping[str, str] = field(default_factory=dict)
+    log: LogDir = field(init=False)
+    model: TopicModel = field(init=False)
+    kafka: KafkaSide | None = None
+    is_captured: bool = False
+    tables: dict[str, Table] = field(default_factory=dict)
+    versions: dict[int, TopicModel] = field(default_factory=dict)
+    first_version: int = -1
+    follower: tuple[LogDir, dict[int, Seen]] | None = None
+    fenced: LogDir | None = None
+    copied: bool = False
+    signed: Path | None = None
+    group: dict[int, int] | None = None
+    has_own_records: bool = False
+    config: dict[str, str] = field(default_factory=dict)
+    made: int = 0
+    is_log_append_time: bool = False
+    database: TopicDatabase | None = None
+
+    def __post_init__(self) -> None:
+        self.log = LogDir.create(str(self.directory / "log"))
+
+    # The topic
+
+    def create(self, policy: str, partitions: int, **config: str) -> None:
+        """Makes the topic, and its model. Segments end after an hour, and jobs do all that they may."""
+        settings = {
+            "cleanup.policy": policy,
+            "segment.ms": str(HOUR_MS),
+            "retention.ms": str(30 * DAY_MS),
+            "delete.retention.ms": str(DAY_MS),
+            "min.cleanable.dirty.ratio": "0",
+            "file.delete.delay.ms": str(HOUR_MS),
+            **config,
+        }
+        self.log.create_topic(self.topic, partitions, settings)
+        self.config = settings
+        self.model = TopicModel(
+            frozenset(policy.split(",")),
+            int(settings["retention.ms"]),
+            int(settings["delete.retention.ms"]),
+            {number: Partition() for number in range(partitions)},
+        )
+        self.is_log_append_time = settings.get("message.timestamp.type") == "LogAppendTime"
+
+    def partition_of(self, key: bytes | None) -> int:
+        """Where a client of librdkafka puts a key; records without one go to the last partition."""
+        count = len(self.model.partitions)
+        return count - 1 if key is None else zlib.crc32(key) % count
+
+    def rows(self, keys: Iterable[bytes | None], ages_ms: Iterable[int], *, tombstones: bool = False) -> list[Row]:
+        """A row for each key. No two values are alike."""
+        made = []
+        for key, age_ms in zip(keys, ages_ms, strict=True):
+            self.made += 1
+            made.append((key, None if tombstones else b"%d" % self.made, age_ms))
+        return made
+
+    def keys_now(self) -> list[bytes | None]:
+        """The keys that an append may have: a compacted topic takes none without one."""
+        return [key for key in self.keys if key is not None or "compact" not in self.model.policy]
+
+    def append(self, rows: list[Row], **options: Any) -> dict[int, list[Record]]:
+        """Appends rows, and returns the records by partition, in order."""
+        now_ms = self.clock.now_ms()
+        placed: dict[int, list[Record]] = {}
+        for key, value, age_ms in rows:
+            time_ms = now_ms - (0 if self.is_log_append_time else age_ms)
+            placed.setdefault(self.partition_of(key), []).append(Record(key, value, time_ms))
+        table = pa.table(
+            {
+                "key": pa.array([key for key, _, _ in rows], pa.binary()),
+                "value": pa.array([value for _, value, _ in rows], pa.binary()),
+                "timestamp": pa.array([now_ms - age_ms for _, _, age_ms in rows], pa.timestamp("ms", "UTC")),
+                "partition": pa.array([self.partition_of(key) for key, _, _ in rows], pa.int32()),
+            }
+        )
+        self.log.topic(self.topic).append(table, **options)
+        self.has_own_records = True
+        return placed
+
+    def forget_versions(self) -> None:
+        """Nobody goes back to a version from before this."""
+        self.versions.clear()
+        self.first_version = -1
+
+    # What is there
+
+    def seen(self, log: LogDir | None = None) -> dict[int, Seen]:
+        """What the reader of the specification sees, which shares no code with the package."""
+        reader = ManagedLog(Path((log or self.log).uri))
+        snapshot = reader.snapshot(self.topic)
+        return {
+            number: Seen(
+                row["log_start_offset"],
+                row["log_end_offset"],
+                {
+                    record.offset: Record(record.key, record.value, record.timestamp)
+                    for record in reader.records(snapshot, number)
+                },
+            )
+            for number, row in snapshot.partitions.items()
+        }
+
+    def live_files(self) -> set[str]:
+        """The paths of the files that the newest version names."""
+        snapshot = ManagedLog(Path(self.log.uri)).snapshot(self.topic)
+        return {row["path"] for rows in snapshot.segments.values() for row in rows}
+
+    def reopen(self, uri: str | None = None) -> None:
+        """The log directory as a process sees it that has just begun."""
+        forget_rows()
+        self.use(LogDir.open(uri or self.log.uri))
+
+    def use(self, log: LogDir) -> None:
+        """The topic is in this log directory from now on."""
+        self.log = log
+        self.close()
+
+    def close(self) -> None:
+        if self.database is not None:
+            self.database.__exit__()
+        self.database = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command did: its exit code, and what it printed on standard output and on standard error."""
+
+    code: int
+    output: bytes
+    error: str
+
+
+def segments(*arguments: object) -> Ran:
+    """Runs the command `segments` in this process."""
+    output, error = io.BytesIO(), io.StringIO()
+    text = io.TextIOWrapper(output, "utf-8", write_through=True)
+    code = 0
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = text, error
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        text.flush()
+        sys.stdout, sys.stderr = before
+    return Ran(code, output.getvalue(), error.getvalue())
