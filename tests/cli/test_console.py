@@ -70,13 +70,58 @@ def test_keys_and_headers_of_text_lines(segments, uri):
 
 def test_headers_of_text_lines_are_split_at_their_first_separator(run, segments, uri):
     properties = ["--property", "parse.headers=true", "--property", "headers.key.separator==>"]
-    text = b"a=>b=>c,,=>x,key=,d=>\xff\tv\n\tw\n,\tx\n"
+    text = b"a=>b=>c,,=>x,key==>,d=>\xff\tv\n\tw\n,\tx\n"
     segments("append", uri, "orders", *properties, stdin=text)
     read = [row["headers"] for row in contents(LogDir.open(uri), "orders")]
     headers = [("a", b"b=>c"), ("", b"x"), ("key=", b""), ("d", b"\xff")]
     assert read == [[{"key": key, "value": value} for key, value in headers], [], []]
     ran = run("append", uri, "orders", *properties, stdin=b"\tv\na=>b,\xff=>c\tv\n")
     assert ran.code == 1 and "Line 2 has a header whose key is not UTF-8" in ran.error
+
+
+_PARSED = ("parse.headers=true", "parse.key=true", "null.marker=NULL")
+
+
+def test_the_null_marker_stands_for_headers_and_their_values(run, segments, uri):
+    """KIP-810, and the rules of Kafka's LineMessageReader."""
+    properties = [f"--property={text}" for text in _PARSED]
+    lines = b"h1:v1,h2:NULL,h3:NULLS\tk\tv\nNULL\tNULL\tNULL\n"
+    segments("append", uri, "orders", *properties, stdin=lines)
+    first, second = contents(LogDir.open(uri), "orders")
+    assert [(header["key"], header["value"]) for header in first["headers"]] == [
+        ("h1", b"v1"),
+        ("h2", None),
+        ("h3", b"NULLS"),
+    ]
+    assert (second["headers"], second["key"], second["value"]) == ([], None, None)
+    ran = run("append", uri, "orders", *properties, stdin=b"h1:v1\tk\tv\nNULL:v1\tk\tv\n")
+    assert ran.code == 1 and "Line 2 has a header whose key is null.marker" in ran.error
+
+
+def test_a_header_without_its_separator_is_an_error_that_names_the_line(run, segments, uri):
+    properties = [f"--property={text}" for text in _PARSED]
+    ran = run("append", uri, "orders", *properties, stdin=b"h:1\tk\tv\nh:1,secret\tk\tv\n")
+    assert ran.code == 1 and "Line 2 has a header without a value" in ran.error and "secret" not in ran.error
+    printed = run("append", uri, "orders", "--property", "print.headers=true", stdin=b"h:1,2\tv\n")
+    assert printed.code == 1 and "Line 1 has a header without a value" in printed.error
+    assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
+
+
+def test_lines_whose_parts_lack_separators_are_taken_where_errors_are_ignored(run, segments, uri):
+    properties = [f"--property={text}" for text in (*_PARSED, "ignore.error=true")]
+    lines = b"h1:v1,h2\tk\tv\nh:1\tno key\nvalue alone\nNULL\tk\tNULL\n"
+    segments("append", uri, "orders", *properties, stdin=lines)
+    rows = contents(LogDir.open(uri), "orders")
+    headers = [[(header["key"], header["value"]) for header in row["headers"]] for row in rows]
+    assert headers == [[("h1", b"v1"), ("h2", None)], [("h", b"1")], [], []]
+    assert [(row["key"], row["value"]) for row in rows] == [
+        (b"k", b"v"),
+        (None, b"no key"),
+        (None, b"value alone"),
+        (b"k", None),
+    ]
+    ran = run("append", uri, "orders", "--property", "print.key=true", "--property", "ignore.error=true", stdin=b"x\n")
+    assert ran.code == 1 and "found ignore.error" in ran.error
 
 
 def test_a_property_may_have_escapes_beside_any_text(run, segments, uri):

@@ -84,8 +84,10 @@ def append(
 
     text: a line is a value. With parse.key=true a line is a key, key.separator
     (a tab by default) and a value. With parse.headers=true a line begins with
-    headers (h1:v1,h2:v2) and a tab. A key or value that equals null.marker
-    is null. With print.timestamp, print.partition, print.offset, print.headers
+    headers (h1:v1,h2:v2) and a tab. A key, a value or a header's value that
+    equals null.marker is null, and headers that equal it are none. A part that
+    lacks its separator is an error; with ignore.error=true it is null, and a
+    line without the key's separator is a value. With print.timestamp, print.partition, print.offset, print.headers
     or print.key=true a line is what Kafka's console consumer prints with these
     properties; null.literal (null by default) is a null then.
 

@@ -24,6 +24,7 @@ _DEFAULTS = {
     "headers.delimiter": "\t",
     "headers.separator": ",",
     "headers.key.separator": ":",
+    "ignore.error": "false",
     "null.marker": "",
     "null.literal": "null",
     "line.separator": "\n",

@@ -38,14 +38,16 @@ class _Lines:
     def __init__(self, properties: Properties, file: str, before: int) -> None:
         printed = [name for name in _PRINTED if properties.flag(f"print.{name}")]
         parsed = [name for name in _PARSED if properties.flag(f"parse.{name}")]
-        if printed and (parsed or not properties.flag("print.value")):
+        ignores = properties.flag("ignore.error")
+        if printed and (parsed or ignores or not properties.flag("print.value")):
+            producers = f"parse.{parsed[0]}" if parsed else "ignore.error"
             raise InvalidOptionError(
                 "The properties print.* name the parts of lines that a consumer printed",
-                expected="lines with values, and no property parse.*",
-                found=f"parse.{parsed[0]}" if parsed else "print.value=false",
+                expected="lines with values, and no property of a producer (parse.*, ignore.error)",
+                found=producers if parsed or ignores else "print.value=false",
             )
         self._properties, self._file, self._before = properties, file, before
-        self._is_printed = bool(printed)
+        self._is_printed, self._ignores_errors = bool(printed), ignores
         self._separators = dict.fromkeys(printed, "key.separator") or {name: _PARSED[name] for name in parsed}
         self._nulls = [properties.bytes("null.marker"), properties.bytes("null.literal") if printed else b""]
 
@@ -54,7 +56,10 @@ class _Lines:
         for name, separator in self._separators.items():
             texts = rest
             columns[name], rest, is_found = _split(texts, self._separator(separator))
-            if not is_found.all():
+            if self._ignores_errors:
+                columns[name] = pc.if_else(pa.array(is_found), columns[name], pa.scalar(None, pa.binary()))
+                rest = pc.if_else(pa.array(is_found), rest, texts)
+            elif not is_found.all():
                 row = int(is_found.argmin())
                 raise self._wrong(
                     row,
@@ -105,22 +110,41 @@ class _Lines:
         return pc.if_else(pc.equal(pc.binary_length(digits), 0), pa.scalar(None, pa.string()), digits).cast(kind)
 
     def _headers(self, texts: pa.BinaryArray) -> pa.ListArray:
-        """The headers of each line. A header without a separator is a key."""
-        separator = self._separator("headers.key.separator")
-        if self._is_printed:
-            has_none = pc.equal(texts, pa.scalar(_NO_HEADERS, pa.binary()))
-            texts = pc.if_else(has_none, pa.scalar(b"", pa.binary()), texts)
+        """The headers of each line. A line whose headers are no text, null.marker or nothing has none."""
+        marker = _NO_HEADERS if self._is_printed else self._properties.bytes("null.marker")
+        has_none = pc.or_(texts.is_null(), pc.equal(texts.fill_null(b""), pa.scalar(marker, pa.binary())))
+        texts = pc.if_else(has_none, pa.scalar(b"", pa.binary()), texts)
         listed = pc.split_pattern(texts, self._separator("headers.separator"))
         filled = pc.greater(pc.binary_length(listed.flatten()), 0)
         pairs, rows = listed.flatten().filter(filled), pc.list_parent_indices(listed).filter(filled).to_numpy()
-        keys, values, _ = _split(pairs, separator)
-        wrong = pc.index(quoted(keys).is_null(), True).as_py()
-        if wrong >= 0:
-            raise self._wrong(int(rows[wrong]), "has a header whose key is not UTF-8")
-        values = self._with_nulls(values) if self._is_printed else values
+        keys, values = self._keys_and_values(pairs, rows)
         made = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=[*HEADERS_TYPE.value_type])
         row_ends = np.cumsum(np.bincount(rows, minlength=len(texts)), dtype=np.int32)
         return pa.ListArray.from_arrays(np.append(np.int32(0), row_ends), made, HEADERS_TYPE)
+
+    def _keys_and_values(self, pairs: pa.BinaryArray, rows: np.ndarray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+        """The keys and values of headers, of these lines. With ignore.error a header without a separator is a key."""
+        separator = "headers.key.separator"
+        keys, values, is_found = _split(pairs, self._separator(separator))
+        if self._ignores_errors:
+            values = pc.if_else(pa.array(is_found), values, pa.scalar(None, pa.binary()))
+        elif not is_found.all():
+            at = int(is_found.argmin())
+            raise self._wrong(
+                int(rows[at]),
+                "has a header without a value",
+                expected=f"a key, {self._properties.values[separator]!r} and a value",
+                found=f"{len(pairs[at].as_py())} bytes without the separator",
+                hint=f"Set --property {separator}=…"
+                + ("" if self._is_printed else ", or ignore.error=true: the value of such a header is null"),
+            )
+        wrong = pc.index(quoted(keys).is_null(), True).as_py()
+        if wrong >= 0:
+            raise self._wrong(int(rows[wrong]), "has a header whose key is not UTF-8")
+        marker = b"" if self._is_printed else self._properties.bytes("null.marker")
+        if marker and (wrong := pc.index(keys, pa.scalar(marker, pa.binary())).as_py()) >= 0:
+            raise self._wrong(int(rows[wrong]), "has a header whose key is null.marker: a key cannot be null")
+        return keys, self._with_nulls(values)
 
 
 def _split(texts: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, np.ndarray]:
