@@ -21,18 +21,24 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest.commit.change import Change as Change
     from spark_segments.log.manifest.manifest import Manifest as Manifest
     from spark_segments.log.manifest.operation import Operation as Operation
-    from spark_segments.log.manifest.replay import FollowerVersion as FollowerVersion
-    from spark_segments.log.manifest.replay import TopicVersions as TopicVersions
     from spark_segments.log.manifest.role import Role as Role
+    from spark_segments.log.manifest.role import SourceVersion as SourceVersion
     from spark_segments.log.manifest.rows import Partition as Partition
     from spark_segments.log.manifest.rows import Segment as Segment
+    from spark_segments.log.manifest.rows import in_states as in_states
+    from spark_segments.log.manifest.rows import removed_rows as removed_rows
+    from spark_segments.log.manifest.rows import with_column as with_column
     from spark_segments.log.manifest.state.snapshot import Snapshot as Snapshot
     from spark_segments.log.manifest.state.snapshot import StandIns as StandIns
+    from spark_segments.log.manifest.state.snapshot import live_rows as live_rows
     from spark_segments.log.manifest.state.states import Captured as Captured
     from spark_segments.log.manifest.state.states import CapturedBatch as CapturedBatch
     from spark_segments.log.manifest.state.states import Erasure as Erasure
     from spark_segments.log.manifest.state.states import Hole as Hole
     from spark_segments.log.manifest.state.states import Undecided as Undecided
+    from spark_segments.log.manifest.state.states import states_of_copy as states_of_copy
+    from spark_segments.log.manifest.state.topic_log import CommitFacts as CommitFacts
+    from spark_segments.log.manifest.state.topic_log import TableState as TableState
     from spark_segments.log.manifest.topic_row import TopicRow as TopicRow
     from spark_segments.log.manifest.transaction import Transaction as Transaction
     from spark_segments.log.positions import PartitionState as PartitionState
@@ -58,7 +64,6 @@ _HOME = {
     "Erasure": "manifest.state.states",
     "Examination": "segment.examination",
     "Findings": "findings",
-    "FollowerVersion": "manifest.replay",
     "Group": "groups.group",
     "GroupCommit": "groups.group_files",
     "Hole": "manifest.state.states",
@@ -83,13 +88,20 @@ _HOME = {
     "Snapshot": "manifest.state.snapshot",
     "StandIns": "manifest.state.snapshot",
     "TopicRow": "manifest.topic_row",
-    "TopicVersions": "manifest.replay",
     "Transaction": "manifest.transaction",
     "Undecided": "manifest.state.states",
     "append": "appending.append",
     "copy_batches": "segment.copying",
     "describe": "description",
     "offsets_for_times": "reading.times",
+    "SourceVersion": "manifest.role",
+    "TableState": "manifest.state.topic_log",
+    "CommitFacts": "manifest.state.topic_log",
+    "live_rows": "manifest.state.snapshot",
+    "in_states": "manifest.rows",
+    "removed_rows": "manifest.rows",
+    "with_column": "manifest.rows",
+    "states_of_copy": "manifest.state.states",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from spark_segments.format.file_names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFI
 from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.legacy import opened
 from spark_segments.format.walk import WINDOW_BYTES
-from spark_segments.log import Change, FollowerVersion, Segment, SegmentFile, Snapshot
+from spark_segments.log import Change, Segment, SegmentFile, Snapshot
 from spark_segments.maintenance.verification.checksums import FileChecksum, crc_of_file
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import copy_file
@@ -117,7 +118,7 @@ class Copier:
                 finished = self._finished(files)
                 if finished is not None:
                     return finished
-        return self._copy(files, FollowerVersion.own_path(files.path))
+        return self._copy(files, _own_path(files.path))
 
     def _copy(self, files: FileSet, path: str) -> CopiedSet:
         """Copies to `path`. Raises FileExistsError where there is any of the files."""
@@ -231,3 +232,8 @@ class Copier:
             if whole and (batches, records) != (row.batches, row.records):
                 raise CorruptBatchError("Other batches than the row counts", path=path)
         return crc
+
+
+def _own_path(path: str) -> str:
+    """A path for a copy of a leader's file that cannot have the leader's path."""
+    return f"{path.removesuffix(LOG_SUFFIX)}_{uuid.uuid4().hex}{LOG_SUFFIX}"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_segments.errors import LogDirError
-from spark_segments.log import Snapshot, TopicVersions
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.errors import InvalidOptionError, LogDirError
+from spark_segments.log import CommitFacts, Manifest, Operation, Segment, Snapshot, TableState, Transaction, live_rows
 
 BEGAN_ANEW = -1
 """In place of a version: the leader's table was made again, and no version of it equals the follower."""
@@ -23,9 +28,95 @@ class Lineage:
     is_certain: bool
 
 
+_NOT_REPLAYED = (Operation.MERGE_FILES, Operation.VACUUM)
+"""The leader's commits that change nothing of its log."""
+
+_BRING_BACK = (Operation.RESTORE, Operation.MIRROR)
+"""The leader's commits that may bring files back that had left the log. A mirror's may be a restore at its leader."""
+
+
 @dataclass(frozen=True, slots=True)
-class Leader(TopicVersions):
-    """The manifest of a leader's topic, and the address of its log directory."""
+class LeaderVersion:
+    """A version of the leader's topic: its snapshot (deleted or not), its transactions, and the commit that made it.
+
+    `returned`: the paths of files that came back into the log since the version before it that a follower may be.
+    """
+
+    uri: str
+    snapshot: Snapshot
+    transactions: Sequence[Transaction]
+    commit_id: str
+    committed_ms: int
+    returned: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The versions of a leader's topic as a follower replays them. `uri`: the address of the log directory."""
+
+    manifest: Manifest
+    uri: str
+
+    @property
+    def topic(self) -> str:
+        return self.manifest.topic
+
+    def latest(self) -> LeaderVersion:
+        """The newest version. Raises UnknownTopicError where there is no table."""
+        return self._of(self.manifest.state(deleted=True))
+
+    def newest(self) -> int:
+        """The number of the newest version. Raises UnknownTopicError where there is no table."""
+        return self.manifest.state(deleted=True).version
+
+    def at(self, version: int) -> LeaderVersion | None:
+        """A version, None where its commit changed nothing of the log.
+
+        Raises InvalidOptionError where the version is not there any more.
+        """
+        facts = self.facts(version)
+        if facts is not None and facts.operation in _NOT_REPLAYED:
+            return None
+        return self._of(self.manifest.state(version, deleted=True))
+
+    def changed_partitions(self, version: int) -> set[int] | None:
+        """The partitions whose segments the commit of a version has changed; None where that takes a look at all."""
+        changed = self.manifest.changed_rows(version)
+        return None if changed is None else partitions_that_differ(*changed)
+
+    def facts(self, version: int) -> CommitFacts | None:
+        """The commit that made a version, None where Delta's log does not have it (any more)."""
+        return self.manifest.facts(version)
+
+    def _of(self, state: TableState) -> LeaderVersion:
+        facts = self.facts(state.version)
+        brings_back = facts is None or facts.operation in _BRING_BACK
+        facts = facts or CommitFacts("", state.snapshot.committed_ms, "")
+        among = self.changed_partitions(state.version) if facts.operation == Operation.MIRROR else None
+        return LeaderVersion(
+            self.uri,
+            state.snapshot,
+            state.last_transactions(),
+            facts.commit_id,
+            facts.committed_ms,
+            self.returned_since(state.version - 1, state.snapshot, among) if brings_back else frozenset(),
+        )
+
+    def returned_since(self, before: int, after: Snapshot, among: set[int] | None = None) -> frozenset[str]:
+        """The paths in the log at `after` that were in the manifest at version `before`, in the log or out of it.
+
+        Only such a file can be brought back: a restore takes rows that vacuum has not dropped. All paths where nobody
+        knows what was in the manifest. `among`: the only partitions that are looked at, None for all.
+        """
+        live = after.live if among is None else live_rows(after.load_segments(among))
+        paths = set(live.column("path").to_pylist())
+        if before < 0:
+            return frozenset(paths)
+        try:
+            known = self.manifest.snapshot(before, deleted=True).source.read(among)
+        except InvalidOptionError:
+            return frozenset(paths)
+        return frozenset(paths & set(known.column("path").to_pylist()))
 
     def check_lineage(self, follower: Snapshot, latest: Snapshot) -> Lineage:
         """The place of a follower. Raises LogDirError where it is no past state of the topic.
@@ -67,3 +158,23 @@ class Leader(TopicVersions):
             found=found,
             hint="The follower stays as it is. Mirror from the log directory that it followed, or into a new one",
         )
+
+
+def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
+    """The numbers of the partitions that have other segment rows in `after` than in `before`."""
+    index = pc.index_in(Segment.keys(after), Segment.keys(before).combine_chunks()).combine_chunks()
+    known = after.filter(pc.is_valid(index))
+    changed = known.filter(pc.invert(are_alike(known, before.take(index.drop_null()))))
+    parts = (changed, Segment.without(before, after), after.filter(pc.is_null(index)))
+    return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
+
+
+def are_alike(table: pa.Table, other: pa.Table) -> pa.ChunkedArray:
+    """bool[rows]: which rows are equal in all columns, lists aside."""
+
+    def same(name: str) -> pa.ChunkedArray:
+        mine, theirs = table.column(name), other.column(name)
+        equal = pc.fill_null(pc.equal(mine, theirs), False)
+        return pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(theirs)))
+
+    return functools.reduce(pc.and_, [same(field.name) for field in table.schema if not pa.types.is_nested(field.type)])

@@ -15,7 +15,6 @@ from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
 from spark_segments.execution import run_tasks
 from spark_segments.log import (
-    FollowerVersion,
     LeaderEpochs,
     LogDirectory,
     Manifest,
@@ -28,12 +27,12 @@ from spark_segments.maintenance.verification.checksums import FileChecksum
 from spark_segments.progress import Progress
 from spark_segments.replicas.copies import CopiedSet, Copier, copy_tasks, file_sets, partitions_with_producers
 from spark_segments.replicas.divergence import Copy, diverged, foreign_tails, has_new_role, tails_of_follower
-from spark_segments.replicas.leader import BEGAN_ANEW, Leader, Lineage
+from spark_segments.replicas.follower import FollowerVersion
+from spark_segments.replicas.leader import BEGAN_ANEW, Leader, LeaderVersion, Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.manifest.replay import LeaderVersion
 
 MOST_STEPS = 500
 """A follower that is more versions behind jumps: the versions in between would take longer than the newest."""

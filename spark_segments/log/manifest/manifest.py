@@ -14,6 +14,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from spark_segments.config import check_new_topic_name
 from spark_segments.errors import (
     InvalidOptionError,
@@ -33,7 +35,7 @@ from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.topic_log import TableState, TopicLog, record_forced_deletion
+from spark_segments.log.manifest.state.topic_log import CommitFacts, TableState, TopicLog, record_forced_deletion
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.quantities import iso
@@ -166,6 +168,18 @@ class Manifest:
     def committed_ms(self, version: int) -> int:
         """When a version was committed, by the clock of the machine that did, in ms."""
         return int(commit_info(self.log.delta.actions(version)).get("timestamp", 0))
+
+    def facts(self, version: int) -> CommitFacts | None:
+        """The commit that made a version, None where Delta's log does not have it (any more)."""
+        return self.log.facts(version)
+
+    def changed_rows(self, version: int) -> tuple[pa.Table, pa.Table] | None:
+        """(the segment rows that a commit took out, the segment rows that it brought); None where nobody knows."""
+        return self.log.changed_rows(version)
+
+    def keys_from_ms(self, config: Mapping[str, str]) -> int:
+        """The time, by the store's clock, from which on a topic of this configuration remembers idempotency keys."""
+        return self.log.keys_from_ms(config)
 
     def create(
         self,

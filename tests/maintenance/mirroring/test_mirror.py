@@ -12,10 +12,9 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, StorageError, UnknownTopicError
-from spark_segments.log.manifest.replay import LeaderVersion
 from spark_segments.maintenance import compact, erase, restore, retain, roll, vacuum
 from spark_segments.replicas import mirror as mirroring
-from spark_segments.replicas.leader import Leader
+from spark_segments.replicas.leader import Leader, LeaderVersion
 from spark_segments.replicas.mirror import lags
 from tests.maintenance.slow_vacuum import SlowVacuum
 from verification.world.clock import store_clock

@@ -218,6 +218,13 @@ def other_states(states: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in states.items() if not name.startswith(_OF_THE_LOG)}
 
 
+def states_of_copy(own: Mapping[str, str], leader: Mapping[str, str], erasures: Iterable[Erasure]) -> dict[str, str]:
+    """The states of a follower: those of its own but for what it copies, the leader's facts of the log, `erasures`."""
+    kept = {name: value for name, value in other_states(own).items() if name != ERASURES}
+    rebuilt = {name: value for name, value in leader.items() if name == TopicRow.REBUILT_FROM}
+    return kept | log_states(leader) | rebuilt | Erasure.noted(erasures)
+
+
 _CAPTURED = "captured."
 
 _LAST_BATCH = "captured_batch."

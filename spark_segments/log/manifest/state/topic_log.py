@@ -39,13 +39,20 @@ from spark_segments.log.manifest.files.delta.delta_log import (
 from spark_segments.log.manifest.files.delta.delta_rs import TableVersion, no_table
 from spark_segments.log.manifest.files.row_files import FileChange, NamedFile, RowFile, RowFiles, concat
 from spark_segments.log.manifest.rows import PARTITION_SCHEMA, SEGMENT_SCHEMA
-from spark_segments.log.manifest.schemas import PARTITION_KIND, SCHEMAS, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
+from spark_segments.log.manifest.schemas import (
+    KIND,
+    PARTITION_KIND,
+    SCHEMAS,
+    SEGMENT_KIND,
+    TOPIC_KIND,
+    TRANSACTION_KIND,
+)
 from spark_segments.log.manifest.state.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
 from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
 from spark_segments.quantities import Moment, wall_ms
 from spark_segments.storage import Storage
-from spark_segments.storage.delta import commit_info
+from spark_segments.storage.delta import commit_info, paths_of
 
 _NOTE = "deleted.json"
 
@@ -122,6 +129,15 @@ class TableState:
             raise rows_are_gone(self.store) from error
         rows = concat(tables, TRANSACTION_KIND)
         return rows.filter(pc.equal(rows.column("topic_id"), self.snapshot.topic_id))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """What Delta's log says of a commit."""
+
+    commit_id: str
+    committed_ms: int
+    operation: str
 
 
 class TopicLog:
@@ -349,6 +365,34 @@ class TopicLog:
         """The operation of a commit. Raises FileNotFoundError where the log does not have that version (any more)."""
         operation: str | None = commit_info(self.delta.actions(version)).get("change")
         return operation
+
+    def facts(self, version: int) -> CommitFacts | None:
+        """The commit that made a version, None where Delta's log does not have it (any more)."""
+        try:
+            info = commit_info(self.delta.actions(version))
+        except FileNotFoundError:
+            return None
+        return CommitFacts(info.get("commitId", ""), int(info.get("timestamp", 0)), info.get("change", ""))
+
+    def changed_rows(self, version: int) -> tuple[pa.Table, pa.Table] | None:
+        """(the segment rows that a commit took out, the segment rows that it brought).
+
+        None where the log does not have the commit (any more), or where the commit may have made another topic.
+        """
+        try:
+            actions = self.delta.actions(version)
+            removed, added = (paths_of(actions, name) for name in ("remove", "add"))
+            if any(path.startswith(f"{KIND}={TOPIC_KIND}/") for path in added):
+                return None
+            return self._segment_rows(removed), self._segment_rows(added)
+        except FileNotFoundError:
+            return None
+
+    def _segment_rows(self, paths: Sequence[str]) -> pa.Table:
+        """The rows of the files among `paths` that have segment rows."""
+        of_segments = [path for path in paths if path.startswith(f"{KIND}={SEGMENT_KIND}/")]
+        files = [RowFile(path, SEGMENT_KIND, 0, 0, 0, {}) for path in of_segments]
+        return concat(self.store.read_all(files), SEGMENT_KIND)
 
     def find(
         self, commit_id: str, versions: Iterable[int], read: Mapping[int, Mapping[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Versions of a manifest, replayed at another place: the files that a follower lacks, and the change of its manifest.
+"""A follower: the files that it lacks of a version of its leader, and the change that makes it that version.
 
 The live rows of the leader become the live rows of the follower, with the leader's paths. A segment that the leader
 removed is removed here by the follower's clock, and the follower's vacuum deletes its files: rows that have left the
@@ -13,8 +13,6 @@ path, `<the leader's path without .log>_<unique>.log`, and `origins` gives the l
 from __future__ import annotations
 
 import dataclasses
-import functools
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,38 +20,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import CommitConflictError, InvalidOptionError, TopicExistsError, UnknownTopicError
-from spark_segments.format.file_names import LOG_SUFFIX
-from spark_segments.log.manifest.commit.change import Change
-from spark_segments.log.manifest.files.row_files import RowFile, concat
-from spark_segments.log.manifest.manifest import Manifest
-from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.role import Role, SourceVersion
-from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment, in_states, removed_rows, with_column
-from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND, TOPIC_KIND
-from spark_segments.log.manifest.state.snapshot import Snapshot, live_rows
-from spark_segments.log.manifest.state.states import ERASURES, Erasure, log_states, other_states
-from spark_segments.log.manifest.state.topic_log import TableState
-from spark_segments.log.manifest.topic_row import TopicRow
-from spark_segments.log.manifest.transaction import Transaction
-from spark_segments.storage.delta import commit_info, paths_of
+from spark_segments.errors import CommitConflictError, TopicExistsError, UnknownTopicError
+from spark_segments.log import (
+    Change,
+    Erasure,
+    Manifest,
+    Operation,
+    Partition,
+    Role,
+    Segment,
+    Snapshot,
+    SourceVersion,
+    TableState,
+    TopicRow,
+    Transaction,
+    in_states,
+    live_rows,
+    removed_rows,
+    states_of_copy,
+    with_column,
+)
+from spark_segments.replicas.leader import LeaderVersion, are_alike
 
 _OWN_NAME = r"_[0-9a-f]{32}(\.log)$"
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderVersion:
-    """A version of the leader's topic: its snapshot (deleted or not), its transactions, and the commit that made it.
-
-    `returned`: the paths of files that came back into the log since the version before it that a follower may be.
-    """
-
-    uri: str
-    snapshot: Snapshot
-    transactions: Sequence[Transaction]
-    commit_id: str
-    committed_ms: int
-    returned: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +64,7 @@ class FollowerVersion:
             state = manifest.state(deleted=True)
         except UnknownTopicError:
             return cls(None)
-        keys_from_ms = manifest.log.keys_from_ms(state.snapshot.config)
+        keys_from_ms = manifest.keys_from_ms(state.snapshot.config)
         return cls(state.snapshot, state.last_transactions(), keys_from_ms, state)
 
     @property
@@ -95,11 +84,6 @@ class FollowerVersion:
     def is_there(self) -> bool:
         """Whether there is a topic, which was not deleted."""
         return self.snapshot is not None and self.snapshot.deleted_ms is None
-
-    @staticmethod
-    def own_path(path: str) -> str:
-        """A path for a copy of a leader's file that cannot have the leader's path."""
-        return f"{path.removesuffix(LOG_SUFFIX)}_{uuid.uuid4().hex}{LOG_SUFFIX}"
 
     def missing(self, leader: LeaderVersion, partitions: set[int] | None = None) -> tuple[pa.Table, set[str]]:
         """(the leader's live rows whose files the follower lacks, the paths among them that a vacuum here may still
@@ -141,7 +125,7 @@ class FollowerVersion:
         known = live.filter(pc.invert(missing))
         there = here.take(index.drop_null())
         moved = with_column(known, "path", there.column("path"))
-        changed = pc.invert(_alike(moved, there))
+        changed = pc.invert(are_alike(moved, there))
         gone = pc.invert(pc.is_in(Segment.keys(usable), Segment.keys(live).combine_chunks()))
         leaving = live_rows(here.filter(gone))
         added = live.filter(missing)
@@ -169,12 +153,7 @@ class FollowerVersion:
             version.topic_id,
             version.config,
             version.deleted_ms,
-            states=_role(leader, self).given_to(
-                {name: value for name, value in other_states(self.states).items() if name != ERASURES}
-                | log_states(version.states)
-                | {name: value for name, value in version.states.items() if name == TopicRow.REBUILT_FROM}
-                | Erasure.noted(erasures)
-            ),
+            states=_role(leader, self).given_to(states_of_copy(self.states, version.states, erasures)),
         )
         change = Change(
             Operation.MIRROR,
@@ -265,7 +244,7 @@ def _live_rows(snapshot: Snapshot, partitions: set[int] | None) -> pa.Table:
 
 def _all_rows(follower: FollowerVersion, partitions: set[int] | None) -> pa.Table:
     if follower.snapshot is None:
-        return SEGMENT_SCHEMA.empty_table()
+        return Segment.table(())
     return follower.snapshot.source.read(partitions).combine_chunks()  # in few pieces: compared column by column
 
 
@@ -288,133 +267,12 @@ def _as_at_leader(rows: pa.Table, leader_rows: pa.Table) -> pa.Table:
     return with_column(rows, "path", origins(rows.column("path"), leader_rows.column("path")))
 
 
-def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
-    """The numbers of the partitions that have other segment rows in `after` than in `before`."""
-    index = pc.index_in(Segment.keys(after), Segment.keys(before).combine_chunks()).combine_chunks()
-    known = after.filter(pc.is_valid(index))
-    changed = known.filter(pc.invert(_alike(known, before.take(index.drop_null()))))
-    parts = (changed, Segment.without(before, after), after.filter(pc.is_null(index)))
-    return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
-
-
-def _alike(table: pa.Table, other: pa.Table) -> pa.ChunkedArray:
-    """bool[rows]: which rows are equal in all columns, lists aside."""
-
-    def same(name: str) -> pa.ChunkedArray:
-        mine, theirs = table.column(name), other.column(name)
-        equal = pc.fill_null(pc.equal(mine, theirs), False)
-        return pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(theirs)))
-
-    return functools.reduce(pc.and_, [same(field.name) for field in table.schema if not pa.types.is_nested(field.type)])
-
-
 def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:
     """The rows of partitions that are not in `before`, both by number."""
     index = pc.index_in(partitions.column("partition"), before.column("partition").combine_chunks())
     there = before.take(index)  # a row of nulls where there was no such partition
-    alike = _alike(partitions, there).to_numpy(zero_copy_only=False)
+    alike = are_alike(partitions, there).to_numpy(zero_copy_only=False)
     epochs = [rows.column("leader_epochs") for rows in (partitions, there)]
     if not epochs[0].equals(epochs[1]):
         alike &= [mine == theirs for mine, theirs in zip(*(epoch.to_pylist() for epoch in epochs), strict=True)]
     return partitions.filter(pa.array(~alike))
-
-
-_NOT_REPLAYED = (Operation.MERGE_FILES, Operation.VACUUM)
-"""The leader's commits that change nothing of its log."""
-
-_BRING_BACK = (Operation.RESTORE, Operation.MIRROR)
-"""The leader's commits that may bring files back that had left the log. A mirror's may be a restore at its leader."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFacts:
-    """What Delta's log says of a commit."""
-
-    commit_id: str
-    committed_ms: int
-    operation: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicVersions:
-    """The versions of a topic's manifest as a follower replays them. `uri`: the address of the log directory."""
-
-    manifest: Manifest
-    uri: str
-
-    @property
-    def topic(self) -> str:
-        return self.manifest.topic
-
-    def latest(self) -> LeaderVersion:
-        """The newest version. Raises UnknownTopicError where there is no table."""
-        return self._of(self.manifest.state(deleted=True))
-
-    def newest(self) -> int:
-        """The number of the newest version. Raises UnknownTopicError where there is no table."""
-        return self.manifest.state(deleted=True).version
-
-    def at(self, version: int) -> LeaderVersion | None:
-        """A version, None where its commit changed nothing of the log.
-
-        Raises InvalidOptionError where the version is not there any more.
-        """
-        facts = self.facts(version)
-        if facts is not None and facts.operation in _NOT_REPLAYED:
-            return None
-        return self._of(self.manifest.state(version, deleted=True))
-
-    def changed_partitions(self, version: int) -> set[int] | None:
-        """The partitions whose segments the commit of a version has changed; None where that takes a look at all."""
-        try:
-            actions = self.manifest.log.delta.actions(version)
-            paths = [paths_of(actions, name) for name in ("remove", "add")]
-            if any(path.startswith(f"{KIND}={TOPIC_KIND}/") for path in paths[1]):
-                return None  # another topic, perhaps
-            return partitions_that_differ(*(self._rows(some) for some in paths))
-        except FileNotFoundError:
-            return None
-
-    def _rows(self, paths: Sequence[str]) -> pa.Table:
-        """The segment rows of those files of the manifest that have any."""
-        wanted = [path for path in paths if path.startswith(f"{KIND}={SEGMENT_KIND}/")]
-        files = [RowFile(path, SEGMENT_KIND, 0, 0, 0, {}) for path in wanted]
-        return concat(self.manifest.log.store.read_all(files), SEGMENT_KIND)
-
-    def facts(self, version: int) -> CommitFacts | None:
-        """The commit that made a version, None where Delta's log does not have it (any more)."""
-        try:
-            info = commit_info(self.manifest.log.delta.actions(version))
-        except FileNotFoundError:
-            return None
-        return CommitFacts(info.get("commitId", ""), int(info.get("timestamp", 0)), info.get("change", ""))
-
-    def _of(self, state: TableState) -> LeaderVersion:
-        facts = self.facts(state.version)
-        brings_back = facts is None or facts.operation in _BRING_BACK
-        facts = facts or CommitFacts("", state.snapshot.committed_ms, "")
-        among = self.changed_partitions(state.version) if facts.operation == Operation.MIRROR else None
-        return LeaderVersion(
-            self.uri,
-            state.snapshot,
-            state.last_transactions(),
-            facts.commit_id,
-            facts.committed_ms,
-            self.returned_since(state.version - 1, state.snapshot, among) if brings_back else frozenset(),
-        )
-
-    def returned_since(self, before: int, after: Snapshot, among: set[int] | None = None) -> frozenset[str]:
-        """The paths in the log at `after` that were in the manifest at version `before`, in the log or out of it.
-
-        Only such a file can be brought back: a restore takes rows that vacuum has not dropped. All paths where nobody
-        knows what was in the manifest. `among`: the only partitions that are looked at, None for all.
-        """
-        live = after.live if among is None else live_rows(after.load_segments(among))
-        paths = set(live.column("path").to_pylist())
-        if before < 0:
-            return frozenset(paths)
-        try:
-            known = self.manifest.snapshot(before, deleted=True).source.read(among)
-        except InvalidOptionError:
-            return frozenset(paths)
-        return frozenset(paths & set(known.column("path").to_pylist()))
