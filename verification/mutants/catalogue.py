@@ -672,7 +672,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a follower keeps erased bytes for its own delay",
-        "log/manifest/replay.py",
+        "replicas/follower.py",
         "    if new_erasures:\n",
         "    if False:\n",
         "tests/maintenance/mirroring/test_erasures.py::test_what_the_leader_deleted_at_once_is_deleted_at_the_follower_by_the_mirror",
@@ -680,7 +680,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "transactions stay behind",
-        "log/manifest/replay.py",
+        "replicas/follower.py",
         "        transactions=transactions,\n",
         "",
         "tests/maintenance/mirroring/test_mirror.py::test_a_follower_has_the_leaders_idempotency_keys_and_forgets_them_by_itself",
@@ -688,7 +688,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "what the leader removed stays",
-        "log/manifest/replay.py",
+        "replicas/follower.py",
         "    leaving = live_rows(here.filter(gone))\n",
         "    leaving = here.slice(0, 0)\n",
         "tests/maintenance/mirroring/test_mirror.py::test_at_every_commit_the_follower_is_a_past_state_of_the_leader",
@@ -696,7 +696,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a path that a vacuum may yet delete is used again",
-        "log/manifest/replay.py",
+        "replicas/follower.py",
         "    return missing, set(paths.filter(used).to_pylist()) | (set(paths.to_pylist()) & leader.returned)\n",
         "    return missing, set()\n",
         "tests/maintenance/mirroring/test_mirror.py::test_what_a_restore_brings_back_is_there_though_the_followers_vacuum_took_it",
@@ -739,7 +739,7 @@ MUTANTS = (
     Mutant(
         "mirror",
         "a mirror into a topic that led uses paths that a vacuum may yet delete",
-        "log/manifest/replay.py",
+        "replicas/follower.py",
         "        if self.has_led(leader.snapshot):\n",
         "        if False:\n",
         "tests/maintenance/promotion/test_parted_logs.py::"
