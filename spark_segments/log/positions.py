@@ -57,6 +57,8 @@ class Position:
         In the order of the rule: the topic is another one; another leader replaced records below the position;
         the position is above the log end, or its leader epoch is none of this log; the records at it have left the log.
         """
+        # The order matters. In another topic the same offset means another record, so nothing below could be believed.
+        # A log that parted may be shorter or longer by now: its bounds say nothing before its epochs have been asked.
         topic, name = where[0], f"{where[0]}-{where[1]}"
         offset, epochs = self.offset, state.leader_epochs
         if self.topic_id is not None and self.topic_id != state.topic_id:
@@ -64,6 +66,12 @@ class Position:
             return Loss(
                 Loss.MADE_ANEW, state.log_start, message, f"topic id {self.topic_id}", f"topic id {state.topic_id}"
             )
+        # The reader has read 0 … 7 of epoch 3; the new leader had 0 … 4 and wrote its own records from 5 on:
+        #
+        #   read here   |epoch 3: 0 1 2 3 4 5 6 7|      position 8
+        #   log now     |epoch 3: 0 1 2 3 4|epoch 4: 5 6 7 8 9|
+        #
+        # Offset 8 exists, so without this rule the reader would go on there and never see the new 5, 6 and 7.
         parting_offset = epochs.parting_offset(offset, self.leader_epoch)
         was_read = f"offset {offset} of leader epoch {self.leader_epoch}"
         if parting_offset < offset:
@@ -75,6 +83,8 @@ class Position:
                 was_read,
                 f"leader epoch {epochs.before(parting_offset + 1)} from offset {parting_offset} on",
             )
+        # A position at the log end waits for the next record. Above it, the log was cut or is a shorter copy; once it
+        # has grown beyond the position, only the epoch still shows that the records below are others.
         if offset > state.log_end or not epochs.know(self.leader_epoch):
             return Loss(
                 Loss.OTHER_LOG,

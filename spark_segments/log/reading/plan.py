@@ -147,6 +147,15 @@ class Part:
         this call, so that no vacuum can delete them before a part is made.
         """
         without_aborted = selection.isolation == READ_COMMITTED or selection.view is not None
+        # What is asked for was true of an earlier version, and retention has moved the log start since:
+        #
+        #   |start--------------------end|
+        #            |log start=================log end|      from the log start on
+        #                         |start--------------------end|
+        #            |log start====last stable|=log end|      read_committed: up to the last stable offset
+        #
+        # Without the second clip a committed read would return data of a transaction that is aborted later, and a
+        # reader that goes on behind it would never look there again.
         bounds = snapshot.offset_bounds(selection.isolation)
         wanted = {
             number: (max(start, bounds[number][0]), min(end, bounds[number][1]))
@@ -165,10 +174,14 @@ class Part:
                 if not transactions and selection.is_of_batches:
                     segments = _joined(segments)
                 for segment in segments:
+                    # The marker of a transaction lies behind its data. So the index that lists data of this segment as
+                    # aborted is its own, or that of a later segment.
                     first = bisect_left(transactions, segment.base_offset, key=lambda index: index.base_offset)
                     whole = Part(
                         snapshot.topic,
                         segment,
+                        # A file can have more than its row says: batches that another row stands for, or that an
+                        # import has had before. Without both bounds these records would be read twice.
                         max(start, segment.base_offset),
                         min(end, segment.next_offset),
                         segment.byte_position,
@@ -214,6 +227,8 @@ def cut(whole: Part, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarr
             hint="Run segments verify",
         )
     pieces = -(-size_bytes // max_bytes)
+    # Each border is computed once for both neighbours. A batch goes to the part in which it begins, so the borders need
+    # not be known: a batch over a border is read once, by the part before it.
     cuts = [whole.start_position + size_bytes * piece // pieces for piece in range(pieces + 1)]
     return [_begin(replace(whole, start_position=start, end_position=end), indexes) for start, end in pairwise(cuts)]
 
@@ -282,6 +297,12 @@ def _overlapping(table: pa.Table, start_offset: int, end_offset: int) -> Iterato
     """The segments that may have some of the offsets, made one by one."""
     next_offsets = table.column("next_offset").to_numpy()
     base_offsets = table.column("base_offset").to_numpy()
+    # Rows of a partition do not overlap, so both columns rise. `next_offset` and `end_offset` are exclusive:
+    #
+    #   |row 0====|row 1====|      |row 3====|
+    #             |start-------end|             row 0 ends where the read starts, row 3 begins at its end: neither
+    #
+    # Offsets between two rows are what compaction, retention or an import has left out.
     first = int(np.searchsorted(next_offsets, start_offset, side="right"))
     last = int(np.searchsorted(base_offsets, end_offset, side="left"))
     for row in range(first, last, ROWS_AT_A_TIME):

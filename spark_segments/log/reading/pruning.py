@@ -95,6 +95,7 @@ def offsets_of_condition(
     most_us = min(pc.max(rows.column("max_timestamp_ms")).as_py() + 1, LAST_MS) * 1000
     earliest_us = _last_where(partial(none_below, "timestamp"), least_us, most_us)
     if earliest_us > least_us:
+        # A record has whole ms. Rounded up: a record of any ms before that is earlier than the time.
         ranges = offsets_before_time(storage, snapshot, ranges, -(-earliest_us // 1000))
     latest_us = most_us if is_view else _first_where(partial(none_from, "timestamp"), earliest_us, most_us)
     if latest_us < most_us:
@@ -109,6 +110,8 @@ def _least_ms(live: pa.Table) -> pa.ChunkedArray:
 
 def _end_of_time(live: pa.Table, latest_us: int) -> int:
     """The offset from which on the rows of a partition say that no record is earlier than a time."""
+    # Rounded up: a record of the ms in which the time lies can be earlier. Rounded down, its segment would be cut off,
+    # and a condition that holds for it would not find it. The last early row counts: timestamps need not rise.
     early = np.flatnonzero(_least_ms(live).to_numpy() < -(-latest_us // 1000))
     return int(live.column("next_offset")[early[-1]].as_py()) if len(early) else 0
 
