@@ -209,7 +209,8 @@ def log_metrics(log: LogDirectory, topics: Sequence[tuple[Snapshot, TopicConfig]
     ratios = [100 * line["dirty_ratio"] for _, line in lines if line["dirty_ratio"] is not None]
     lags = [
         ({"log_dir": log.uri, "consumergroup": lag.group, "topic": lag.topic, "partition": str(lag.partition)}, lag)
-        for lag in Group.lags(map(log.group, log.groups()), [snapshot for snapshot, _ in topics])
+        for group in Group.with_positions(log)
+        for lag in group.lags([snapshot for snapshot, _ in topics])
     ]
     text = "Bytes of .log files that have left the log and wait for vacuum: on the disk beside the log's own."
     dirtiest = "The highest dirty ratio of the compacted partitions, in percent."

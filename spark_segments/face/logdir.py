@@ -40,6 +40,20 @@ class LogDir(LogDirectory, Prints):
 
         return TypedColumns(self).registry(formats)
 
+    # Groups
+
+    def group(self, group: str) -> Group:
+        """The group of this id, whether or not it has committed. Raises InvalidOptionError for no group's id."""
+        from spark_segments.log import Group
+
+        return Group(self, group)
+
+    def groups(self) -> list[str]:
+        """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
+        from spark_segments.log import Group
+
+        return [group.id for group in Group.with_positions(self)]
+
     # Maintenance
 
     def maintain(

@@ -36,7 +36,6 @@ from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from spark_segments.log.findings import Findings
-    from spark_segments.log.groups.group import Group
 
 FOLLOWERS_DIRECTORY = "_followers"
 
@@ -258,22 +257,6 @@ class LogDirectory:
             except (LogDirError, StorageError) as error:
                 error.hint = error.hint or "Restore the manifest from a backup, or delete the topic by force"
                 raise
-
-    def group(self, group: str) -> Group:
-        """The group of this id, whether or not it has committed. Raises InvalidOptionError for no group's id."""
-        from spark_segments.log.groups.group import Group
-        from spark_segments.log.groups.group_files import check_group_id
-
-        check_group_id(group)
-        return Group(self, group)
-
-    def groups(self) -> list[str]:
-        """The ids of the groups that have positions, sorted. One whose positions cannot be read is there, too."""
-        from spark_segments.log.groups.group import Group, has_positions
-
-        every = Group.all(self)
-        there = self.storage.at_once(has_positions, every)
-        return [group.id for group, is_there in zip(every, there, strict=True) if is_there]
 
     def note_follower(self, topic: str, uri: str) -> None:
         """Leaves the note that the log directory at `uri` follows a topic. Raises StorageError where it cannot.

@@ -55,7 +55,7 @@ def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple
 
         if theirs:
             try:
-                log.group(group).update(newer, made_by=positions.last.made_by)
+                Group(log, group).update(newer, made_by=positions.last.made_by)
             except SegmentsError as error:
                 errors[group] = error
                 continue
@@ -97,7 +97,7 @@ def mirror_groups(
             return kept | {key: position for key, position in theirs.items() if key[0] in moved}
 
         try:
-            target.group(group).update(plan, made_by=rows.last.made_by)
+            Group(target, group).update(plan, made_by=rows.last.made_by)
         except SegmentsError as error:
             errors[group] = error
     return len(changed - errors.keys()), errors

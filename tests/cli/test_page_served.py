@@ -26,7 +26,7 @@ from spark_segments.cli.page.log_state import Begin, TopicsShown, first_topics, 
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.serve import server
 from spark_segments.cli.page.view import OVERDUE_MS
-from spark_segments.log.groups.group import Group
+from spark_segments.log.groups.group import GroupLag
 from spark_segments.maintenance import roll
 from spark_segments.quantities import human_bytes
 from tests.cli.page_parser import PageParser
@@ -340,23 +340,26 @@ def test_the_search_finds_the_rows_that_a_loop_finds(values: list[bytes | None],
     assert list(_rows_with(array, find, 2)) == expected[:2]
 
 
+def lags_of(log: LogDir) -> list[GroupLag]:
+    snapshot = log.topic("orders").snapshot
+    return [lag for group in log.groups() for lag in log.group(group).lags([snapshot])]
+
+
 def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders: LogDir) -> None:
     moved(orders, "billing", {"orders": {0: 30}})
-    [lag] = Group.lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot])
+    [lag] = lags_of(orders)
     assert group_warnings([lag], lag.committed_ms + OVERDUE_MS) == []
     [text] = group_warnings([lag], lag.committed_ms + OVERDUE_MS + 1)
     assert text == "group billing in orders-0: a lag of 90 offsets, and no commit for 1 d"
     orders.topic("orders").delete_records({0: 50})
-    [text] = group_warnings(
-        Group.lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]), lag.committed_ms
-    )
+    [text] = group_warnings(lags_of(orders), lag.committed_ms)
     assert text == "group billing in orders-0: 20 offsets left the log before it read them"
     several = [replace(lag, partition=number, offset=number) for number in range(3)]
     [text] = group_warnings(several, lag.committed_ms + 2 * OVERDUE_MS)
     assert text == "group billing in 3 partitions of orders: a lag of 357 offsets, and no commit for 2 d"
     orders.delete_topic("orders")
     orders.create_topic("orders")
-    assert Group.lags(map(orders.group, orders.groups()), [orders.topic("orders").snapshot]) == []
+    assert lags_of(orders) == []
 
 
 # A log directory of very many partitions

@@ -181,7 +181,7 @@ def log_warnings(log: LogDir, snapshots: Iterable[Snapshot], now_ms: int) -> tup
         warning = disk_warning(usage.free, usage.total)
         warnings += [] if warning is None else [warning]
     try:
-        lags = Group.lags(map(log.group, log.groups()), snapshots)
+        lags = [lag for group in Group.with_positions(log) for lag in group.lags(snapshots)]
         warnings += group_warnings(lags, now_ms)
     except SegmentsError as error:
         warnings.append(f"the groups cannot be read: {error}")

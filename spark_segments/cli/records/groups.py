@@ -79,7 +79,8 @@ def list_groups(location: LogOptions, output: Output = OUTPUT) -> None:
         return
     positions = {group: log.group(group).positions() for group in groups}
     topics = {name for of_group in positions.values() for name in of_group.offsets}
-    lags = Group.lags(map(log.group, groups), [log.topic(name).snapshot for name in topics if log.is_there(name)])
+    snapshots = [log.topic(name).snapshot for name in topics if log.is_there(name)]
+    lags = [lag for group in groups for lag in log.group(group).lags(snapshots)]
     rows = []
     for group, of_group in positions.items():
         for name, offsets in sorted(of_group.offsets.items()):

@@ -45,6 +45,7 @@ from spark_segments.kafka_protocol.replaying.target import (
     delivery_problem,
 )
 from spark_segments.log import (
+    Group,
     Hole,
     LogDirectory,
     PartitionState,
@@ -561,7 +562,10 @@ class Replay:
     # Groups
 
     def _chosen_groups(self) -> list[str]:
-        return chosen_groups(self._log.groups(), self._options.groups, "The log has") if self._options.groups else []
+        if not self._options.groups:
+            return []
+        groups = [group.id for group in Group.with_positions(self._log)]
+        return chosen_groups(groups, self._options.groups, "The log has")
 
     def _moved_groups(self) -> dict[str, list[str]]:
         """Gives groups there their positions in the topics; {topic: groups that had none there, and have some now}."""
@@ -574,7 +578,7 @@ class Replay:
         for group in wanted:
             known = {topic for topic, _ in self._cluster.positions(counts, group)}
             offsets: dict[tuple[str, int], tuple[int, str]] = {}
-            positions = self._log.group(group).positions()
+            positions = Group(self._log, group).positions()
             for name, target in targets.items():
                 starts = positions.starts(self._log.snapshot(name))
                 if not starts or target in known:

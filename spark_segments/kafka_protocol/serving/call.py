@@ -135,7 +135,7 @@ class Call:
         self.check_time()
         if not name:
             raise RefusedError(ErrorCode.invalid_group_id)
-        return None if self.views.log.is_kafka else self.views.log.group(name)
+        return None if self.views.log.is_kafka else Group(self.views.log, name)
 
     def check_time(self) -> None:
         """Raises BadRequestError where the answer takes too long."""

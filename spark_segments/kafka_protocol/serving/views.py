@@ -21,7 +21,7 @@ from spark_segments.errors import InvalidTopicError, MissingFileError, SegmentsE
 from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.single_batch import LARGEST_BATCH_OFFSETS, empty_batches
 from spark_segments.kafka_protocol.serving.read_ahead import BLOCK_BYTES, CheckedBlock, FileRange, Held, ReadAhead
-from spark_segments.log import LeaderEpochs, LogDirectory, Partition, PartitionLog, Snapshot, offsets_for_times
+from spark_segments.log import Group, LeaderEpochs, LogDirectory, Partition, PartitionLog, Snapshot, offsets_for_times
 from spark_segments.storage.local import OpenFile
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class Views:
         """The groups that have positions, sorted, as they were an interval ago at most."""
         known = self._groups
         if known is None or time.monotonic() - known[0] >= self.interval_seconds:
-            known = self._groups = (time.monotonic(), self.log.groups())
+            known = self._groups = (time.monotonic(), [group.id for group in Group.with_positions(self.log)])
         return known[1]
 
     def topic(self, name: str, *, is_newest: bool = False) -> ServedTopic | None:

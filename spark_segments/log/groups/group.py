@@ -29,6 +29,7 @@ from spark_segments.log.groups.group_files import (
     GroupCommit,
     GroupFiles,
     GroupRows,
+    check_group_id,
     group_of,
     is_damaged,
     offsets_of,
@@ -142,6 +143,45 @@ class Group(Prints):
 
     log: LogDirectory
     id: str
+
+    def __post_init__(self) -> None:
+        check_group_id(self.id)
+
+    @classmethod
+    def all(cls, log: LogDirectory) -> list[Group]:
+        """The groups that have committed, by id. A deleted group is among them, and has no positions."""
+        if log.is_kafka:
+            return []
+        storage = log.storage
+        ids = storage.at_once(lambda name: group_of(storage, name), storage.directories(GROUPS_DIRECTORY))
+        return [cls(log, group) for group in sorted(ids)]
+
+    @classmethod
+    def with_positions(cls, log: LogDirectory) -> list[Group]:
+        """The groups that have positions, by id. One whose positions cannot be read is there, too."""
+        groups = cls.all(log)
+        found = log.storage.at_once(cls._has_positions, groups)
+        return [group for group, has_positions in zip(groups, found, strict=True) if has_positions]
+
+    def _has_positions(self) -> bool:
+        try:
+            return bool(self.positions())
+        except SegmentsError:
+            return True
+
+    def lags(self, snapshots: Iterable[Snapshot]) -> list[GroupLag]:
+        """Its positions in these topics, by topic and partition.
+
+        A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
+        """
+        topics = {snapshot.topic: (snapshot.topic_id, snapshot.offset_bounds()) for snapshot in snapshots}
+        lags = []
+        for (topic, partition), position in sorted(self.positions().items()):
+            topic_id, bounds = topics.get(topic, (None, {}))
+            if topic_id == position.topic_id and partition in bounds:
+                start, end = bounds[partition]
+                lags.append(GroupLag(self.id, topic, partition, position.offset, start, end, position.committed_ms))
+        return lags
 
     def positions(self) -> Positions:
         """Its newest positions; none where it never committed, or was deleted. Raises StorageError."""
@@ -288,7 +328,7 @@ class Group(Prints):
         return Printed("Group", {"id": self.id, "commits": positions.number}, columns, rows)
 
     def _files(self) -> GroupFiles:
-        if self.log.kafka is not None:
+        if self.log.is_kafka:
             raise LogDirError(
                 "A directory that Kafka wrote has no groups here: it is opened read-only",
                 path=self.log.storage.uri,
@@ -392,40 +432,6 @@ class Group(Prints):
                     )
                 rows[topic, int(partition)] = replace(position, committed_ms=now_ms)
         return rows
-
-    @staticmethod
-    def all(log: LogDirectory) -> list[Group]:
-        """The groups that have committed, by id. A deleted group is among them, and has no positions."""
-        if log.kafka is not None:
-            return []
-        storage = log.storage
-        ids = storage.at_once(lambda name: group_of(storage, name), storage.directories(GROUPS_DIRECTORY))
-        return [Group(log, group) for group in sorted(ids)]
-
-    @staticmethod
-    def lags(groups: Iterable[Group], snapshots: Iterable[Snapshot]) -> list[GroupLag]:
-        """The positions of groups in these topics, by group, topic and partition.
-
-        A position of a topic that was deleted and made again is left out: it says nothing about the new topic.
-        """
-        topics = {snapshot.topic: (snapshot.topic_id, snapshot.offset_bounds()) for snapshot in snapshots}
-        lags = []
-        for group in groups:
-            for (topic, partition), position in sorted(group.positions().items()):
-                topic_id, bounds = topics.get(topic, (None, {}))
-                if topic_id == position.topic_id and partition in bounds:
-                    lags.append(
-                        GroupLag(group.id, topic, partition, position.offset, *bounds[partition], position.committed_ms)
-                    )
-        return lags
-
-
-def has_positions(group: Group) -> bool:
-    """Whether a group has positions. One whose positions cannot be read has some."""
-    try:
-        return bool(group.positions())
-    except SegmentsError:
-        return True
 
 
 def _check_unmoved(group: str, key: TopicPartition, expected: Position | None, found: Position | None) -> None:
