@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("cli", "Commands", str(error.name)) from None
 
 from spark_segments.cli.lazy_commands import group_of, panels
-from spark_segments.cli.output import errors_in_one_line
+from spark_segments.cli.output import errors_in_one_line, show_any_text
 
 # In the order of `segments --help`.
 COMMANDS = panels(
@@ -109,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.meta_path.insert(0, _NoPandas())
     # A command prints the warnings of its report: they would come a second time from the log, as the last resort.
     logging.getLogger("spark_segments.log.report").addHandler(logging.NullHandler())
+    show_any_text()
     with errors_in_one_line():
         app(args=list(arguments), prog_name="segments")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import io
 import json
 import os
 import shutil
@@ -302,6 +303,19 @@ def silent_without_a_reader() -> Iterator[None]:
         raise SystemExit(READER_GONE) from error
 
 
+def show_any_text() -> None:
+    """Has standard output print a character that its encoding lacks as Python's escape of it: with LC_ALL=C or
+    PYTHONIOENCODING=ascii a table would end in a traceback, after the rows before it. Bytes of records stay unchanged.
+    """
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or not _is_utf8(stream)):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _is_utf8(stream: io.TextIOWrapper) -> bool:
+    return stream.encoding.lower().replace("-", "") == "utf8"
+
+
 def words_of(error: Exception) -> str:
     """An error's text; of a file that cannot be opened its name and why, without Python's number for it."""
     if isinstance(error, OSError) and not isinstance(error, SegmentsError) and error.strerror and error.filename:
@@ -317,6 +331,9 @@ def errors_in_one_line() -> Iterator[None]:
     except (SegmentsError, OSError) as error:
         words = words_of(error) if isinstance(error, SegmentsError) else escaped(words_of(error), one_line=True)
         print(f"error: {words}", file=sys.stderr)
+        raise SystemExit(FAILED) from error
+    except UnicodeEncodeError as error:  # half of a surrogate pair: an argument whose bytes are not UTF-8
+        print(f"error: A text is not UTF-8: character {error.start + 1} of {error.object!r:.100}", file=sys.stderr)
         raise SystemExit(FAILED) from error
     except OverflowError as error:  # of Arrow and numpy, whose numbers have 64 bits at most
         print(f"error: A number is too large for what it stands for ({error})", file=sys.stderr)

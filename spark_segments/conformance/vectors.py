@@ -82,7 +82,7 @@ class Vector:
 
 def read_index(root: Path) -> list[Vector]:
     """The vectors of a directory."""
-    return [Vector(root, **entry) for entry in json.loads((root / INDEX).read_text())]
+    return [Vector(root, **entry) for entry in json.loads((root / INDEX).read_text(encoding="utf-8"))]
 
 
 @functools.lru_cache(4)

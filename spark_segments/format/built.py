@@ -22,7 +22,7 @@ _USED = re.compile(
 def kernel_sources() -> list[Path]:
     """The .py of every kernel module."""
     named = (*PACKAGE.rglob("*kernels.py"), *PACKAGE.rglob("kernels/*.py"))
-    return sorted(path for path in set(named) if "\nimport cython\n" in path.read_text())
+    return sorted(path for path in set(named) if "\nimport cython\n" in path.read_text(encoding="utf-8"))
 
 
 def inputs(source: Path) -> set[Path]:
@@ -41,7 +41,7 @@ def inputs(source: Path) -> set[Path]:
 def _named(path: Path) -> list[Path]:
     """The files that a kernel, or what one is made of, names."""
     named = [path.with_suffix(".pxd")] if path.with_suffix(".pxd").exists() else []
-    for imported, declared, header in _USED.findall(path.read_text()):
+    for imported, declared, header in _USED.findall(path.read_text(encoding="utf-8")):
         module = (imported or declared).split(".")
         named.append(path.parent / header if header else PACKAGE.parent.joinpath(*module).with_suffix(".py"))
     return named

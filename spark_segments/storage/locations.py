@@ -74,7 +74,18 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
         raise InvalidOptionError("The location of the log directory holds a NUL character", found=repr(uri))
     match = _SCHEME.match(uri)
     if match is None:
+        if uri == "~" or uri.startswith(("~/", "~\\")):
+            hint = (
+                f'Write "$HOME{uri[1:]}", or in Python os.path.expanduser({uri!r}); ./{uri} is a directory of that name'
+            )
+            raise InvalidOptionError("Only a shell knows ~, and it does not look into quotes", found=uri, hint=hint)
         path = os.path.abspath(uri)
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError:
+            raise InvalidOptionError(
+                "The location of the log directory cannot be a name of a file here", found=repr(uri)
+            ) from None
         return Location(path, "file", path, "", texts)
     scheme = match.group(1).lower()
     if scheme == "file":

@@ -165,7 +165,9 @@ def _ids_there(log: LogDir, file: Path) -> dict[str, str]:
     """The ids of the topics that kafka-topics --describe has printed. Raises InvalidOptionError where it has none, or
     a topic has another number of partitions there.
     """
-    lines = re.findall(r"^Topic: (\S+)\s+TopicId: (\S+)\s+PartitionCount: (\d+)", file.read_text(), re.MULTILINE)
+    lines = re.findall(
+        r"^Topic: (\S+)\s+TopicId: (\S+)\s+PartitionCount: (\d+)", file.read_text(encoding="utf-8"), re.MULTILINE
+    )
     if not lines:
         raise InvalidOptionError(
             "The file names no topic with its id",

@@ -146,7 +146,7 @@ def delete_records(
 def _offsets_of(file: Path, topic: str) -> dict[int, int]:
     """{partition: offset} of one topic in the file that kafka-delete-records takes."""
     try:
-        entries = json.loads(file.read_text())["partitions"]
+        entries = json.loads(file.read_text(encoding="utf-8"))["partitions"]
         offsets = {int(entry["partition"]): int(entry["offset"]) for entry in entries if entry["topic"] == topic}
         others = sorted({str(entry["topic"]) for entry in entries} - {topic})
     except (ValueError, KeyError, TypeError) as error:

@@ -210,7 +210,7 @@ def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = ()) -> p
             pa.array(values) if field.name in typed else pa.array(values, field.type)
             for field, values in zip(WRITER_SCHEMA, columns.values(), strict=True)
         ]
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRecordError(f"The rows are no records: {reason_of(error)}", hint=WRITER_HINT) from None
     present = {name for row in rows for name in row}
     kept = [number for number, name in enumerate(WRITER_SCHEMA.names) if name in present]

@@ -66,7 +66,7 @@ class Transaction:
             return None if txn is None else checked(txn)
         if txn is not None:
             raise InvalidOptionError("An append has an idempotency key (once) or a transaction, not both")
-        if not isinstance(once, str) or not once:
+        if not _is_name(once):
             raise InvalidOptionError("An idempotency key is no name", expected="text", found=repr(once))
         return Transaction(KEY_PREFIX + once, 0)  # its commit sets the version
 
@@ -89,7 +89,7 @@ def checked(txn: AnyTransaction) -> Transaction:
                 found=txn.application,
                 hint="once names an append by an idempotency key",
             )
-    if not isinstance(txn.application, str) or not txn.application:  # no look-up would ever find it
+    if not _is_name(txn.application):  # no look-up would ever find it
         raise InvalidOptionError(
             "The application id of a transaction is no name", expected="text", found=repr(txn.application)
         )
@@ -105,6 +105,17 @@ def checked(txn: AnyTransaction) -> Transaction:
             hint="Number an application's writes from 0 on, or by a batch id or a time in ms",
         )
     return dataclasses.replace(txn, version=version)
+
+
+def _is_name(text: object) -> bool:
+    """Whether an object is text, and none that UTF-8 cannot write: half of a surrogate pair."""
+    if not isinstance(text, str) or not text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_repeat(txn: Transaction, last: Transaction | None, topic: str) -> bool:

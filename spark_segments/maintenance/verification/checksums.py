@@ -62,7 +62,7 @@ class ChecksumList:
     @staticmethod
     def read(path: Path) -> ChecksumList:
         """The list in a file. Raises InvalidOptionError for a line that is none of a list."""
-        return ChecksumList.of_lines(path, path.read_text().splitlines())
+        return ChecksumList.of_lines(path, path.read_text(encoding="utf-8").splitlines())
 
     @staticmethod
     def of_lines(path: Path, lines: Iterable[str], first_number: int = 1) -> ChecksumList:

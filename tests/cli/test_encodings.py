@@ -1,0 +1,74 @@
+"""A standard output, and arguments, in an encoding that has not all characters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError, InvalidRecordError
+
+VALUE = "zürich→1"
+ENCODINGS = {
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "latin-1": {"PYTHONIOENCODING": "latin-1"},
+    "the C locale": {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+}
+SHOWN = {"ascii": rb"z\xfcrich\u21921", "latin-1": b"z\xfcrich\\u21921", "the C locale": rb"z\xfcrich\u21921"}
+HALF = "\ud800"
+"""Half of a surrogate pair, which Python's text can hold and UTF-8 cannot."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogDir:
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("orders")
+    log.topic("orders").append([{"key": VALUE, "value": VALUE}])
+    return log
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_characters_that_the_output_lacks_are_escaped_and_bytes_of_records_are_not(
+    log: LogDir, encoding: str, python_environment: dict[str, str]
+) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "spark_segments", *arguments]
+        return subprocess.run(command, capture_output=True, env=python_environment | ENCODINGS[encoding], check=False)
+
+    table = run("sql", log.uri, "SELECT value FROM orders")
+    assert (table.returncode, table.stdout) == (0, b"value\n" + SHOWN[encoding] + b"\n"), table.stderr
+    records = run("consume", log.uri, "orders", "--property", "print.key=true")
+    assert (records.returncode, records.stdout) == (0, f"{VALUE}\t{VALUE}\n".encode()), records.stderr
+    by_key = run("consume", log.uri, "orders", "--key", VALUE)
+    assert b"Traceback" not in by_key.stderr
+    if encoding == "the C locale":
+        assert by_key.returncode == 1 and by_key.stderr.startswith(b"error: A text is not UTF-8")
+
+
+def test_half_of_a_surrogate_pair_is_one_error_wherever_text_is_given(log: LogDir) -> None:
+    topic = log.topic("orders")
+    for named in ({"once": HALF}, {"txn": (HALF, 1)}):
+        with pytest.raises(InvalidOptionError, match="is no name"):
+            topic.append([{"value": "a"}], **named)
+    for row in ({"value": HALF}, {"key": HALF, "value": "a"}, {"value": "a", "headers": {HALF: b"1"}}):
+        with pytest.raises(InvalidRecordError, match="not UTF-8"):
+            topic.append([row])
+    with pytest.raises(InvalidOptionError, match="cannot be a name of a file"):
+        LogDir.create(f"{log.uri}/{HALF}")
+    assert topic.offsets() == {0: (0, 1)}
+
+
+@pytest.mark.parametrize("path", ["~", "~/log"])
+def test_a_tilde_that_no_shell_has_expanded_makes_no_directory(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for attempt in (LogDir.create, LogDir.open):
+        with pytest.raises(InvalidOptionError, match=r"Only a shell knows ~.*\$HOME"):
+            attempt(path)
+    assert os.listdir(tmp_path) == []
+    assert LogDir.create(f"./{path}").uri == f"{tmp_path}/{path}"
