@@ -143,6 +143,7 @@ class ChangeWriter:
         for files in storage.at_once(storage.list, sorted(directories)):
             self._made_ms |= {file.path: file.mtime_ms for file in files}
         oldest_ms = now_ms - Change.OLDEST_FILE_MS
+        # A file that the listing lacks counts as too old: vacuum may have been there already.
         old = [path for path in doubtful if self._made_ms.get(path, oldest_ms - 1) < oldest_ms]
         if old:
             known = {*pc.unique(snapshot.source.read(None).column("path")).to_pylist()}
@@ -186,6 +187,7 @@ class ChangeWriter:
             kept = concat(self.store.read_all(stale), PARTITION_KIND)
             kept = kept.filter(pc.invert(pc.is_in(kept.column("partition"), rows.column("partition").combine_chunks())))
             merged = concat([kept, rows], PARTITION_KIND).sort_by("partition")
+            # Both in this commit: with the old file a partition would have two rows, without the new one none.
             done.removed.extend(stale)
             done.added.extend(self._new_files(PARTITION_KIND, merged))
 
@@ -276,6 +278,13 @@ class ChangeWriter:
             there = index.slice(start, rows.num_rows)
             start += rows.num_rows
             if there.null_count < rows.num_rows:
+                # `gone` is the old rows, then the rows to drop:
+                #
+                #   gone     |replace 0|replace 1|drop 0|drop 1|
+                #   place        0         1        2      3
+                #
+                # A place below the number of replacements is also the number of the new row. Behind it there is none:
+                # the row only leaves.
                 taken = there.filter(pc.less(there, replace.num_rows))
                 yield file, concat([rows.filter(there.is_null()), replace.take(taken)], SEGMENT_KIND)
 
@@ -366,6 +375,12 @@ def _check_partitions(snapshot: Snapshot, rows: pa.Table, operation: str, *, fre
     before = {} if fresh else snapshot.offset_bounds()
     ends = {number: end for number, (_, end) in before.items()}
     for number, start, end, first_dirty, last_stable in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        # A log end that falls would give the same offsets to other records, and readers behind it would never know. A
+        # log start that falls promises records whose files vacuum may have deleted.
+        #
+        #   before         |log start=======log end|
+        #   allowed           |log start=======log end|
+        #   refused     |log start=======log end|
         old_start, old_end = before.get(number, (0, 0))
         old_start = 0 if operation in _MAY_LOWER_START else old_start
         if not (old_start <= start <= end and old_end <= end and first_dirty <= end and last_stable <= end):
@@ -390,6 +405,11 @@ def _check_ranges(topic: str, rows: pa.Table, ends: Mapping[int, int]) -> None:
     if unknown:
         raise UnknownTopicError(f"Topic {topic} has no partition {min(unknown)}", hint=f"It has {len(ends)} of them")
     limit = np.array([ends.get(number, 0) for number in range(len(ends))], np.int64)[partition]
+    # In log order it is enough to compare neighbours:
+    #
+    #   |row 0=====|     |row 1==|       a gap is what compaction or an import has left out
+    #   |row 0=====|
+    #          |row 1==|                 an overlap: a reader would return these offsets twice
     wrong = (following < base) | (base < 0) | (following > limit)
     wrong[:-1] |= (partition[1:] == partition[:-1]) & (base[1:] < following[:-1])
     if wrong.any():

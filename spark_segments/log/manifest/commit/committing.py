@@ -130,6 +130,8 @@ class _Tries:
         """The commit, where a version up to `latest` was made by any of the tries; else None."""
         if not self.sent:
             return None
+        # The first try asked for the version after its state, a later try for that one or a higher one. Lower versions
+        # were there before the first try was sent.
         versions = range(self.sent[0].state.version + 1, latest + 1)
         version_and_try = self.log.find(self.commit_id, versions, self.followed)
         if version_and_try is None:
@@ -142,6 +144,12 @@ class _Tries:
 
     def may_happen(self, latest: int) -> bool:
         """Whether a try can still happen that no version up to `latest` was made by."""
+        # A try built upon version 6 asks for version 7, and for nothing else:
+        #
+        #   latest 6    … 4 5 6 |7 is free|     the store may still carry the request out
+        #   latest 7    … 4 5 6 7               7 was made by another: the request can only be refused
+        #
+        # The last try asked for the highest version: where that is taken, so are the versions of all tries before it.
         return bool(self.sent) and self.sent[-1].state.version + 1 > latest
 
 
@@ -178,6 +186,7 @@ class Committing:
                     except SegmentsError:
                         raise
                     except CommitNotSentError as error:
+                        # It can never happen. Kept, it would turn a plain failure into an unknown outcome.
                         tries.sent.pop()
                         with contextlib.suppress(
                             SegmentsError
@@ -187,11 +196,15 @@ class Committing:
                     except Exception as error:  # no other error proves that the commit did not happen
                         failure = error
 
+                # Look first, then count, then plan: a commit that happened is no failure, however many came before it,
+                # and a plan that is made again beside its own commit would add the same records twice.
                 _pause(attempts)
                 before, state = state, _read_again(log, tries, state, failure)
                 made = tries.found(state.version)
                 if made is not None:
                     return _on_disk(log, made)
+                # Where others commit meanwhile, the store works, and this one only lost a race: that has its own limits
+                # below. Counted without a reset, a busy topic would look like a store that is broken.
                 failures = failures + 1 if state.version == before.version else 0
                 if failures >= FAILURES:
                     hint = "Nothing was committed" if not tries.sent else None
@@ -272,6 +285,7 @@ class Committing:
 def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: Exception) -> Commit:
     """The commit, where a try happened after all. Raises `error` where no try can happen, else UnknownOutcomeError."""
     state = tries.sent[-1].state
+    # One look is not enough: the request may be carried out after it. It is enough once the version is taken.
     for attempt in range(1, FAILURES + 1):
         _pause(attempt)
         try:

@@ -44,6 +44,8 @@ def swapped(operation: str, swaps: Iterable[RowSwap], removed_ms: int) -> Change
     add: list[Segment] = []
     replace: list[Segment] = []
     for swap in swaps:
+        # A row must not be both replaced and added: a change that names an identity twice is refused. So a new row with
+        # an old identity is taken out of `new`, and what is left there is really new.
         new = {row.identity: row for row in swap.new}
         replace += [new.pop(row.identity) if row.identity in new else row.removed(removed_ms) for row in swap.old]
         add += new.values()
