@@ -187,11 +187,16 @@ def plan_import(
 
 
 def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> Iterable[SegmentCopy]:
-    """Segments beyond the log end here; again the segment that was active at the last import, if it lost nothing."""
+    """Segments beyond the log end here; again the segment that was active at the last import, if it lost nothing.
+
+    Where Kafka's segment ends below that of the last import, the segments behind it have the rest: those of another
+    replica begin elsewhere, and so may those of a source that is no broker. Then nothing here is replaced.
+    """
     live, log_end = current.live_of(number), current.partition(number).log_end_offset
     is_first = alike and not live
     for row in kafka.live_of(number):
-        again = alike and bool(live) and live[-1].state == Segment.CHUNK and live[-1].base_offset == row.base_offset
+        was_active = bool(live) and live[-1].state == Segment.CHUNK and live[-1].base_offset == row.base_offset
+        again = alike and was_active and row.next_offset >= live[-1].next_offset
         rolled = again and row.state != Segment.CHUNK  # its sidecars got their last entries
         empty = row.next_offset == row.base_offset and is_first
         is_new = row.next_offset > max(log_end, kafka.partition(number).log_start_offset)

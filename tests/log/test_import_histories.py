@@ -1,4 +1,6 @@
-"""Random histories of a topic in Kafka and here, with imports in between, against a plain model."""
+"""Random histories of a topic in Kafka, of several replicas, and here, with imports in between, against a plain
+model.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,11 @@ class Play:
 
     def fail_over(self, number: int) -> None:
         self.kafka.fail_over(number % 3)
+
+    def move_to_replica(self, number: int) -> None:
+        choice = random.Random(number)
+        bases = [batch.base_offset for _, batches in self.kafka.segments for batch in batches]
+        self.kafka.move_to_replica([base for base in bases if choice.random() < 0.4])
 
     def clean_there(self, number: int) -> None:
         self.is_cleaned |= len(self.kafka.segments) > 1
@@ -121,7 +128,7 @@ class Play:
 
 
 OFTEN = ("import_it", "grow", "grow_and_roll", "clean_there", "roll_here", "fail_over")
-SELDOM = ("clean_here", "delete_records_there", "delete_records_here")
+SELDOM = ("move_to_replica", "clean_here", "delete_records_there", "delete_records_here")
 STEP = st.tuples(st.sampled_from([*OFTEN, *OFTEN, *SELDOM]), st.integers(0, 59))
 
 

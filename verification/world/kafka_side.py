@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 import struct
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -79,6 +79,19 @@ class KafkaSide:
     def roll(self) -> None:
         if self.segments[-1][1]:
             self.segments.append((self.log_end_offset, []))
+
+    def move_to_replica(self, bases: Collection[int]) -> None:
+        """Another replica of the same log: its first segment begins where this one's does, the others at `bases`."""
+        batches = [batch for _, segment in self.segments for batch in segment]
+        self.segments = [(self.segments[0][0], [])]
+        for batch in batches:
+            if batch.base_offset in bases and self.segments[-1][1]:
+                self.segments.append((batch.base_offset, []))
+            self.segments[-1][1].append(batch)
+        if self.log_end_offset in bases:
+            self.roll()
+        if self.first_dirty_offset is not None:  # a cleaner's checkpoint is never above the active segment's base
+            self.first_dirty_offset = min(self.first_dirty_offset, self.segments[-1][0])
 
     def fail_over(self, batches: int) -> None:
         """Another replica leads, which has not got the last `batches` batches of the active segment.
