@@ -66,8 +66,14 @@ class Landing:
                 holes.extend(self._holes(here, theirs, changed.log_end_offset))
             if not added and not replaced and not rows:
                 return None
-            topic = Hole.noted(current, holes) if holes else None
-            return Change(Operation.IMPORT, add=added, replace=replaced, partitions=rows, topic=topic)
+            return Change(
+                Operation.IMPORT,
+                add=added,
+                replace=replaced,
+                partitions=rows,
+                topic=Hole.noted(current, holes) if holes else None,
+                thinned=self._cleaned_there(),
+            )
 
         done = self.manifest.commit(plan)
         if done.change is not None:
@@ -127,6 +133,11 @@ class Landing:
                         dataclasses.replace(row, state=Segment.SEALED) if row.log_bytes else row.removed(now_ms)
                     )
         added += rows
+
+    def _cleaned_there(self) -> dict[int, int]:
+        """{partition: the log end here before}, where Kafka's cleaner removed records: all rows here give way to it."""
+        ends = {row.partition: row.log_end_offset for row in self.before.partition_rows}
+        return {number: ends[number] for number, plan in self.plans.items() if plan.replaces_all}
 
     def _changed(self, number: int) -> SegmentsError:
         return SegmentsError(

@@ -139,6 +139,8 @@ class FollowerVersion:
             by_history = any(erasure.history for erasure in new_erasures)
             removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
         replaced = pa.concat_tables([moved.filter(changed), removed])
+        after = [Segment.without(live_rows(here), replaced), live_rows(replaced), added]
+        Change.check_mirrored(version, live, pa.concat_tables(after))
         partitions = version.partitions
         if before is not None and not fresh:
             partitions = _changed(partitions, before.partitions)

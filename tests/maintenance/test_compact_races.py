@@ -212,10 +212,10 @@ def test_a_restore_that_takes_a_deletion_of_records_back_undoes_the_round(sealed
 def test_a_segment_that_comes_back_into_a_gap_undoes_the_round(sealed):
     first, *others = live(sealed, "orders")
     manifest = sealed.topic("orders").manifest
-    manifest.commit(lambda _: Change("test", drop=[first]))
+    manifest.commit(lambda _: Change("restore", drop=[first]))
 
     def comes_back() -> None:
-        manifest.commit(lambda _: Change("test", add=[first]))
+        manifest.commit(lambda _: Change("restore", add=[first]))
 
     assert compact_while(sealed, comes_back)["action"] == "lost to another job"
     assert live(sealed, "orders") == [first, *others]

@@ -13,7 +13,7 @@ from spark_segments.errors import LogDirError
 from spark_segments.maintenance import restore, vacuum
 from verification.world.chunk_rows import new_chunk
 from verification.world.clock import ORPHAN_AGE_MS
-from verification.world.manifest_rows import Change, Manifest, Segment, commit_append
+from verification.world.manifest_rows import Manifest, Segment, commit_append, removed_by_retention
 from verification.world.opened import opened
 from verification.world.stores.played_files import PlayedFiles
 from verification.world.stores.played_log import Play
@@ -40,7 +40,7 @@ def shared(log: LogDir) -> LogDir:
 
 
 def remove(manifest: Manifest, *rows: Segment) -> None:
-    manifest.commit(lambda _: Change("retain", replace=[row.removed(REMOVED_MS) for row in rows]))
+    manifest.commit(lambda at: removed_by_retention(at, rows, REMOVED_MS))
 
 
 def of(log: LogDir, path: str) -> list[Segment]:
@@ -63,7 +63,7 @@ def test_a_file_stays_while_a_removed_row_may_be_read_or_restored(shared):
     version = shared.topic("orders").snapshot.version
     first, second = of(shared, FIRST)
     remove(shared.topic("orders").manifest, first)
-    shared.topic("orders").manifest.commit(lambda _: Change("retain", replace=[second.removed(REMOVED_MS + 50_000)]))
+    shared.topic("orders").manifest.commit(lambda at: removed_by_retention(at, [second], REMOVED_MS + 50_000))
     vacuum(shared, now_ms=LATER_MS)
     assert there(shared) == {FIRST, SECOND}
     with pytest.raises(LogDirError, match="cannot be restored: vacuum has deleted 1 of its files"):

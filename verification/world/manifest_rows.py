@@ -6,7 +6,8 @@ What the face says of them is in `Topic.describe` and `Topic.history`; which fil
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ __all__ = [
     "live_rows",
     "of_format",
     "of_version_1",
+    "removed_by_retention",
     "respell",
     "topic_of",
     "topic_table",
@@ -78,6 +80,15 @@ def of_format(version: int) -> Iterator[None]:
     with small_limits(FORMAT_VERSION=version):
         yield
     forget_rows()
+
+
+def removed_by_retention(current: Snapshot, rows: Sequence[Segment], removed_ms: int) -> Change:
+    """The change by which rows leave the log: it begins behind them."""
+    starts = {row.partition: 0 for row in rows}
+    for row in rows:
+        starts[row.partition] = max(starts[row.partition], row.next_offset)
+    partitions = [replace(current.partition(number), log_start_offset=start) for number, start in starts.items()]
+    return Change("retain", replace=[row.removed(removed_ms) for row in rows], partitions=partitions)
 
 
 def of_version_1(manifest: Manifest, *kinds: str) -> None:

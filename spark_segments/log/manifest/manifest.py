@@ -305,11 +305,13 @@ class Manifest:
         swaps: Sequence[RowSwap],
         *,
         topic_id: str,
+        thins: bool = False,
         holds: Callable[[RowSwap, Sequence[Segment]], bool] | None = None,
         topic: Callable[[Snapshot], TopicRow | None] = lambda _: None,
     ) -> list[RowSwap]:
         """Makes the `swaps` whose old rows are in the log unchanged since they were read, in a single commit, and
-        returns these swaps: none where the topic of `topic_id` no longer exists.
+        returns these swaps: none where the topic of `topic_id` no longer exists. `thins`: whether new rows may lack
+        records that the old rows have, as after an erasure.
 
         Each try asks `holds`, where a swap needs more than that: (swap, the live rows of its
         partition); and `topic` for the topic's row, None where it stays. Raises as `commit` does.
@@ -326,7 +328,7 @@ class Manifest:
                 if not not_as_read(rows, swap.old) and (holds is None or holds(swap, [*rows.values()])):
                     done.append(swap)
             # Readers count their delay from this commit, however long the new files took.
-            change = swapped(operation, done, self.storage.now_ms())
+            change = swapped(operation, done, self.storage.now_ms(), thins=thins)
             return None if change is None else dataclasses.replace(change, topic=topic(current))
 
         self.commit(plan)

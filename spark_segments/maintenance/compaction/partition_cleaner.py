@@ -210,4 +210,5 @@ def _change(
             added += outputs
             removed += [segment.removed(removed_ms) for segment in inputs]
     moved = dataclasses.replace(now, first_dirty_offset=max(end_offset, start))
-    return Change(Operation.COMPACT, add=added, replace=removed, partitions=[moved])
+    thinned = {row.partition: end_offset}
+    return Change(Operation.COMPACT, add=added, replace=removed, partitions=[moved], thinned=thinned)

@@ -282,6 +282,7 @@ class _Erasure:
             Operation.ERASE,
             [RowSwap(list(group.inputs), list(group.outputs)) for group in done],
             topic_id=self.topic_id,
+            thins=True,
             topic=lambda current: self._topic_row(current, history=False),
         )
         committed = {swap.old[0].identity for swap in made}

@@ -217,6 +217,7 @@ class DeepLook:
                 REPAIR,
                 [RowSwap([before], [after])],
                 topic_id=before.topic_id,
+                thins=True,
                 topic=lambda current, holes=holes: Hole.noted(current, holes),  # type: ignore[misc]
             )
             if swaps:

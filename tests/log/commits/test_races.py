@@ -15,7 +15,7 @@ from spark_segments.storage import Storage
 from tests.log.commits.whole_log import assert_log_is_whole
 from verification.world.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 from verification.world.clock import PATIENCE_SECONDS
-from verification.world.manifest_rows import Change, Manifest, Partition, commit_append
+from verification.world.manifest_rows import Change, Manifest, Partition, commit_append, removed_by_retention
 from verification.world.opened import DeltaLog
 from verification.world.stores.played_log import CommitNote, FileChange, Play
 
@@ -143,7 +143,7 @@ def test_a_plan_that_does_not_hold_any_more_is_dropped(manifest, play):
     sealed = new_chunk()
 
     def taken_by_retention(go) -> None:
-        manifest.commit(lambda snapshot: Change("retain", replace=[chunk.removed(1)]))
+        manifest.commit(lambda snapshot: removed_by_retention(snapshot, [chunk], 1))
         go()
 
     def roll(snapshot) -> Change | None:
@@ -213,7 +213,7 @@ def test_what_a_try_wrote_for_unchanged_files_serves_the_next_try(tmp_path, play
         go()
 
     play.commits(overtaken)
-    manifest.commit(lambda snapshot: Change("retain", replace=[snapshot.live_of(n)[0].removed(1) for n in range(4)]))
+    manifest.commit(lambda at: removed_by_retention(at, [at.live_of(number)[0] for number in range(4)], 1))
     written = manifest.storage.list(f"{manifest.log.directory}/kind=segment")
     assert len(written) == 4 + 1 + 4
     assert manifest.snapshot().live.num_rows == 397

@@ -13,7 +13,7 @@ from spark_segments.storage import Storage
 from tests.log.manifest.files import offsets, segment_files
 from verification.world.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_partitions
 from verification.world.clock import OLDEST_CHUNK_MS
-from verification.world.manifest_rows import Change, Manifest, Partition, commit_append
+from verification.world.manifest_rows import Change, Manifest, Partition, commit_append, removed_by_retention
 
 # Appending
 
@@ -137,7 +137,7 @@ def test_only_the_files_that_hold_a_row_are_written_again(tmp_path, limits):
     manifest.create(TOPIC_ID, {}, ends, segments)
     before = segment_files(manifest)
     assert len(before) == 4
-    manifest.commit(lambda snapshot: Change("retain", replace=[snapshot.live_of(2)[0].removed(1)]))
+    manifest.commit(lambda snapshot: removed_by_retention(snapshot, snapshot.live_of(2)[:1], 1))
     assert len(before - segment_files(manifest)) == 1
     assert [manifest.snapshot().live_table(number).num_rows for number in range(4)] == [100, 100, 99, 100]
 

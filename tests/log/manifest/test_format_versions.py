@@ -9,7 +9,15 @@ import pytest
 
 from spark_segments.errors import FormatVersionError, NotLeaderError, SegmentsError
 from verification.world.chunk_rows import TOPIC_ID, new_chunk, new_partitions
-from verification.world.manifest_rows import Change, Manifest, Segment, commit_append, of_format, of_version_1
+from verification.world.manifest_rows import (
+    Change,
+    Manifest,
+    Segment,
+    commit_append,
+    of_format,
+    of_version_1,
+    removed_by_retention,
+)
 
 SEGMENT_COLUMNS = (
     *("topic_id", "partition", "base_offset", "next_offset", "path", "file_base_offset"),
@@ -77,7 +85,7 @@ def test_rows_of_a_shared_file_change_one_by_one(manifest):
     chunks = [shared(0), shared(100), shared(0, 1), new_chunk(1)]
     commit_append(manifest, chunks)
     first, second = manifest.snapshot().live_of(0)
-    manifest.commit(lambda _: Change("roll", replace=[first.removed(5)]))
+    manifest.commit(lambda snapshot: removed_by_retention(snapshot, [first], 5))
     assert manifest.snapshot().live_of(0) == [second]
     assert [row.path for row in manifest.snapshot().live_of(1)] == [chunks[2].path, chunks[3].path]
     manifest.commit(lambda _: Change("vacuum", drop=[first]))

@@ -14,7 +14,7 @@ from spark_segments.log.manifest.state.recovery_copy import COPIES_KEPT, read_re
 from spark_segments.storage import Storage
 from verification.world.chunk_rows import TOPIC, leftovers, new_chunk, new_manifest, new_partitions
 from verification.world.clock import ORPHAN_AGE_MS
-from verification.world.manifest_rows import Change, Manifest, commit_append, forget_rows
+from verification.world.manifest_rows import Change, Manifest, commit_append, forget_rows, removed_by_retention
 from verification.world.stores.played_files import PlayedFiles
 
 DIRECTORY = f"_recovery/{TOPIC}"
@@ -25,7 +25,7 @@ def busy(manifest: Manifest, versions: int = CHECKPOINT_VERSIONS) -> None:
     while manifest.snapshot().version < versions:
         number = manifest.snapshot().version
         if number % 7 == 5:
-            manifest.commit(lambda at: Change("retain", replace=[at.live_of(0)[0].removed(5)]))
+            manifest.commit(lambda at: removed_by_retention(at, at.live_of(0)[:1], 5))
         else:
             commit_append(manifest, [new_chunk(0), new_chunk(number % 3)], (f"app-{number % 4}", number))
 

@@ -18,12 +18,12 @@ from tests.maintenance.rows import row, table
 from verification.world.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest
 from verification.world.manifest_rows import (
     SEGMENT_SCHEMA,
-    Change,
     Manifest,
     Partition,
     Segment,
     commit_append,
     forget_rows,
+    removed_by_retention,
 )
 from verification.world.stores.played_files import PlayedFiles
 
@@ -132,7 +132,7 @@ def test_rows_come_in_the_order_of_the_log_whatever_the_order_of_commits(tmp_pat
 def test_delta_rs_reads_the_same_rows(manifest):
     commit_append(manifest, [new_chunk(0), new_chunk(1)])
     commit_append(manifest, [new_chunk(0)])
-    manifest.commit(lambda snapshot: Change("retain", replace=[snapshot.live_of(0)[0].removed(5)]))
+    manifest.commit(lambda snapshot: removed_by_retention(snapshot, snapshot.live_of(0)[:1], 5))
     snapshot = manifest.snapshot()
     uri, _ = manifest.storage.delta_uri(f"_manifest/{TOPIC}")
     for _ in range(2):

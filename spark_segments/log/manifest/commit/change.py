@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
+from spark_segments.log.manifest.commit.kept_offsets import check_kept_offsets
 from spark_segments.log.manifest.files.row_files import (
     ROWS_A_FILE,
     EncodedFile,
@@ -40,8 +41,10 @@ from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import KEY_PREFIX, Transaction, transactions_table
 from spark_segments.quantities import wall_ms
 
-_MAY_LOWER_START = (Operation.MIRROR, Operation.RESTORE)
-"""The operations that may lower a log start offset: to records whose files are still there, as the leader did."""
+_TO_OTHER_VERSION = (Operation.MIRROR, Operation.RESTORE)
+"""The operations that make the log what another version is: the leader's, or an earlier one. They may lower a log start
+offset, to records whose files are still there, and the rows in place of others are that version's.
+"""
 
 _DELAY_KEY = "file.delete.delay.ms"
 
@@ -60,7 +63,8 @@ class Change:
     new rows of these partitions; a partition that has no row yet is added. `config`: the settings of the topic from now
     on; None leaves them. `topic`: a whole new topic row, which deletes a topic or makes it again. Where
     the topic is made again, `partitions` holds all of its partitions. `transactions`: the last ones, from now on, of
-    their applications.
+    their applications. `thinned`: {partition: an offset}; a policy may have taken records below it from the rows in
+    place of others. Everywhere else these rows hold what the others held.
     """
 
     operation: str
@@ -71,6 +75,7 @@ class Change:
     config: Mapping[str, str] | None = None
     topic: TopicRow | None = None
     transactions: Sequence[Transaction] = ()
+    thinned: Mapping[int, int] = field(default_factory=dict)
 
     OLDEST_FILE_MS: ClassVar = ORPHAN_AGE_MS // 2
     """A commit refuses to add files older than this: vacuum might take them before the commit names them."""
@@ -78,6 +83,12 @@ class Change:
     def deletes_files(self) -> bool:
         """Whether files are deleted that must not wait for a reader."""
         return Segment.DELETING in pc.unique(segment_rows(self.replace).column("state")).to_pylist()
+
+    @staticmethod
+    def check_mirrored(leader: Snapshot, live: pa.Table, after: pa.Table) -> None:
+        """Raises SegmentsError where a follower's log `after` a change lacks what `live` rows of the leader hold."""
+        starts = {number: start for number, (start, _) in leader.offset_bounds().items()}
+        check_kept_offsets(leader.topic, Operation.MIRROR, live, after, starts, {})
 
 
 @dataclass(slots=True)
@@ -111,7 +122,9 @@ class ChangeWriter:
         done = FileChange([], [])
         self._write_topic(snapshot, files, change, done)
         self._write_partitions(files, partitions, fresh, done)
-        self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == Operation.MIRROR)
+        leaving = self._write_segments(files, add, replace, drop, done, by_mirror=change.operation == Operation.MIRROR)
+        if not fresh:
+            _check_leaving(snapshot, change, leaving, concat([add, replace], SEGMENT_KIND), partitions)
         self._write_transactions(snapshot, files, change, keys_from_ms, fresh, done)
         return done
 
@@ -200,19 +213,23 @@ class ChangeWriter:
         done: FileChange,
         *,
         by_mirror: bool,
-    ) -> None:
+    ) -> pa.Table:
+        """Returns the rows that are replaced or dropped, as they were."""
         present = [file for file in files if file.kind == SEGMENT_KIND]
         self._check_new(present, add, by_row=by_mirror)
         # A large file is written again by itself. Small files and new rows go into a file together.
         merged, merged_files = [add], []
-        for file, kept in self._holders(present, replace, drop):
+        leaving = []
+        for file, kept, gone in self._holders(present, replace, drop):
             done.removed.append(file)
+            leaving.append(gone)
             if file.rows < ROWS_A_FILE[SEGMENT_KIND] // 4:
                 merged.append(kept)
                 merged_files.append(file)
             else:
                 done.added.extend(self._write_again([file], kept))
         done.added.extend(self._write_again(merged_files, concat(merged, SEGMENT_KIND)))
+        return concat(leaving, SEGMENT_KIND)
 
     def _write_transactions(
         self,
@@ -255,8 +272,8 @@ class ChangeWriter:
 
     def _holders(
         self, present: Sequence[RowFile], replace: pa.Table, drop: pa.Table
-    ) -> Iterator[tuple[RowFile, pa.Table]]:
-        """The files that hold rows to be replaced or dropped, each with the new content of the file."""
+    ) -> Iterator[tuple[RowFile, pa.Table, pa.Table]]:
+        """The files that hold rows to be replaced or dropped, each with its new content and these rows."""
         gone = pa.chunked_array(
             [*Segment.keys(replace).chunks, *Segment.keys(drop).chunks], pa.string()
         ).combine_chunks()
@@ -286,7 +303,8 @@ class ChangeWriter:
                 # A place below the number of replacements is also the number of the new row. Behind it there is none:
                 # the row only leaves.
                 taken = there.filter(pc.less(there, replace.num_rows))
-                yield file, concat([rows.filter(there.is_null()), replace.take(taken)], SEGMENT_KIND)
+                kept = concat([rows.filter(there.is_null()), replace.take(taken)], SEGMENT_KIND)
+                yield file, kept, rows.filter(there.is_valid())
 
     def _write_again(self, files: Sequence[RowFile], rows: pa.Table) -> list[RowFile]:
         key = frozenset(file.path for file in files)
@@ -361,6 +379,22 @@ def check(
         _check_ranges(snapshot.topic, live_rows(rows), ends)
 
 
+def _check_leaving(
+    snapshot: Snapshot, change: Change, leaving: pa.Table, arriving: pa.Table, partitions: pa.Table
+) -> None:
+    """Raises where rows that leave the log take offsets or records with them that are to stay. A mirror's plan checks
+    its own rows, by the leader's.
+    """
+    is_deleted = change.topic is not None and change.topic.deleted_ms is not None
+    leaving = live_rows(leaving)
+    if is_deleted or change.operation in _TO_OTHER_VERSION or not leaving.num_rows:
+        return
+    starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
+    moved = (partitions.column(name).to_pylist() for name in ("partition", "log_start_offset"))
+    starts |= zip(*moved, strict=True)
+    check_kept_offsets(snapshot.topic, change.operation, leaving, live_rows(arriving), starts, change.thinned)
+
+
 def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
     """Whether the change makes a topic in place of another or a deleted topic. An import may keep the same topic id."""
     if change.topic is None or change.operation == Operation.RESTORE:
@@ -382,7 +416,7 @@ def _check_partitions(snapshot: Snapshot, rows: pa.Table, operation: str, *, fre
         #   allowed           |log start=======log end|
         #   refused     |log start=======log end|
         old_start, old_end = before.get(number, (0, 0))
-        old_start = 0 if operation in _MAY_LOWER_START else old_start
+        old_start = 0 if operation in _TO_OTHER_VERSION else old_start
         if not (old_start <= start <= end and old_end <= end and first_dirty <= end and last_stable <= end):
             raise SegmentsError(
                 f"Offsets of {snapshot.topic}-{number} would go back or cross",

@@ -39,14 +39,20 @@ def not_as_read(live: Mapping[Identity, Segment], rows: Iterable[Segment]) -> li
     return [row for row in rows if live.get(row.identity) != row]
 
 
-def swapped(operation: str, swaps: Iterable[RowSwap], removed_ms: int) -> Change | None:
-    """The change that makes swaps; None without any. `removed_ms`: the store's clock at the commit."""
+def swapped(operation: str, swaps: Iterable[RowSwap], removed_ms: int, *, thins: bool) -> Change | None:
+    """The change that makes swaps; None without any. `removed_ms`: the store's clock at the commit. `thins`: whether
+    the new rows may lack records that the old rows have.
+    """
     add: list[Segment] = []
     replace: list[Segment] = []
+    thinned: dict[int, int] = {}
     for swap in swaps:
         # A row must not be both replaced and added: a change that names an identity twice is refused. So a new row with
         # an old identity is taken out of `new`, and what is left there is really new.
         new = {row.identity: row for row in swap.new}
         replace += [new.pop(row.identity) if row.identity in new else row.removed(removed_ms) for row in swap.old]
         add += new.values()
-    return Change(operation, add=add, replace=replace) if replace else None
+        if thins:
+            ends = [row.next_offset for row in swap.old]
+            thinned[swap.partition] = max([*ends, thinned.get(swap.partition, 0)])
+    return Change(operation, add=add, replace=replace, thinned=thinned) if replace else None
