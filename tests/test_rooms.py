@@ -80,3 +80,29 @@ def test_a_place_in_a_file_is_a_byte_position() -> None:
             nodes = [node for node in ast.walk(tree) if type(node) in kinds]
             lines = [node.lineno for node in nodes if getattr(node, kinds[type(node)]) == "position"]
             assert not lines, f"{name}, lines {lines}: a reader's position, or a byte_position?"
+
+
+def _uses(name: str, tree: ast.Module) -> set[str]:
+    """The modules of the package that a module imports, in functions too, but for what only types need."""
+    types = {node for block in ast.walk(tree) if _is_for_types(block) for node in ast.walk(block)}
+    modules_used = set()
+    for node in ast.walk(tree):
+        if node in types or not isinstance(node, ast.ImportFrom) or node.module is None:
+            continue
+        home = node.module.removeprefix("spark_segments").removeprefix(".")
+        for alias in node.names:
+            inner = f"{home}.{alias.name}" if home else alias.name
+            modules_used.add(inner if inner in modules() else home)
+    return modules_used & modules().keys() - {name}
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    uses = {name: _uses(name, tree) for name, tree in modules().items()}
+    while leaves := [name for name, used in uses.items() if not used & uses.keys()]:
+        for name in leaves:
+            del uses[name]
+    assert not uses, f"a circle goes through {sorted(uses)}"

@@ -35,7 +35,8 @@ from spark_segments.kafka.partition import (
     RecoveredPartition,
     recover_partition,
 )
-from spark_segments.kafka.recovered import Cut, Note, Overlap
+from spark_segments.kafka.recovered import Note, RecoveryReport
+from spark_segments.kafka.verification import add_report, check_listing, check_log_directory
 from spark_segments.log import Eras, Findings, Partition, Segment, Snapshot, StandIns
 from spark_segments.storage import FileInfo, Storage
 
@@ -48,17 +49,6 @@ _THREADS = min(8, os.cpu_count() or 1)
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
-    """The parts of files that are not in the log (`cuts`, `overlaps`), and files that recovery repaired or left out
-    (`notes`).
-    """
-
-    cuts: tuple[Cut, ...] = ()
-    notes: tuple[Note, ...] = ()
-    overlaps: tuple[Overlap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,8 +129,6 @@ class KafkaDirectory:
 
     def check_files(self, topic: str, findings: Findings) -> int:
         """As `ReadOnlyTopics` says."""
-        from spark_segments.kafka.verification import check_listing
-
         sources = self.sources(topic)
         for source in sources:
             findings.partition = source.partition
@@ -150,14 +138,10 @@ class KafkaDirectory:
 
     def check_log(self, topic: str, findings: Findings) -> None:
         """As `ReadOnlyTopics` says."""
-        from spark_segments.kafka.verification import add_report
-
         add_report(self.report(topic), findings)
 
     def check_directory(self, findings: Findings) -> None:
         """As `ReadOnlyTopics` says."""
-        from spark_segments.kafka.verification import check_log_directory
-
         check_log_directory(self._storage, findings)
 
     def snapshot(self, topic: str) -> KafkaSnapshot:

@@ -108,3 +108,14 @@ class Recovered:
     notes: list[Note] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     was_cleaned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """The parts of files that are not in the log (`cuts`, `overlaps`), and files that recovery repaired or left out
+    (`notes`).
+    """
+
+    cuts: tuple[Cut, ...] = ()
+    notes: tuple[Note, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()

@@ -29,12 +29,12 @@ from spark_segments.format.sidecars.checkpoints import (
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES
-from spark_segments.kafka.directory import RecoveryReport
 from spark_segments.kafka.listing import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, base_offset, file_name
 from spark_segments.kafka.partition import (
     TIERED_LEADER_EPOCHS_SUFFIX,
     PartitionSource,
 )
+from spark_segments.kafka.recovered import RecoveryReport
 from spark_segments.log import Findings
 from spark_segments.storage import FileInfo, Storage
 
