@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format import batch_kernels as kernels
+from spark_segments.format.batches import scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import compress, decompress
 from spark_segments.format.decoding.record_sections import damaged_record
@@ -142,3 +144,16 @@ def batch_from(window: Window, offset: int) -> bytes:
         producer_epoch=int(batches.producer_epoch[0]),
         base_sequence=sequence_after(int(batches.base_sequence[0]), dropped),
     )
+
+
+def window_from(window: Window, offset: int) -> Window:
+    """The window's batches (magic 2, at the log's offsets) without the records below `offset`. Raises CorruptBatchError
+    as `batch_from` does.
+    """
+    window = window.take(window.batches.last_offset >= offset)
+    batches = window.batches
+    if not len(batches) or int(batches.base_offset[0]) >= offset:
+        return window
+    rest = window.take(slice(1, None)).batch_bytes.tobytes() if len(batches) > 1 else b""
+    data = batch_from(window.take(slice(0, 1)), offset) + rest
+    return replace(window, data=data, batches=scan_batches(data, path=window.path).batches, byte_position=0)

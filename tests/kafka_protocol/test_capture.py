@@ -36,7 +36,7 @@ from spark_segments.maintenance import roll, verify
 from verification.kafka_protocol.fetching import fetched_batches
 from verification.kafka_protocol.histories import WITHOUT_IDS, history
 from verification.kafka_protocol.played import FAULTS, Fault, PlayedViews, bad_crc, playing
-from verification.kafka_protocol.serving import self_signed, serving
+from verification.kafka_protocol.serving import records, self_signed, serving
 from verification.world.clock import PATIENCE_SECONDS, store_clock
 from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, golden_dir
 from verification.world.opened import opened
@@ -203,15 +203,58 @@ def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None
         assert _faults(log) == []  # though partition 1 ends with a hole
         append_numbers(source, range(100, 120), each=10)
         capture(log, address)
-    # The batch of offsets 30 to 34 is there whole; of partition 1 nothing is left.
+    # Of the batch of offsets 30 to 34 a consumer there sees 33 and 34; of partition 1 nothing is left.
     assert [(hole["partition"], hole["start_offset"], hole["end_offset"]) for hole in found.details["holes"]] == [
-        (0, 20, 30),
+        (0, 20, 33),
         (1, 20, 50),
     ]
     rows = _values(log, "orders", "read_uncommitted")
-    assert sorted(offset for number, offset, _ in rows if number == 0) == [*range(20), *range(30, 60)]
+    assert sorted(offset for number, offset, _ in rows if number == 0) == [*range(20), *range(33, 60)]
     assert sorted(offset for number, offset, _ in rows if number == 1) == [*range(20), *range(50, 60)]
     assert all(int(value or b"") == offset * 2 + number for number, offset, value in rows)
+    assert _faults(log) == []
+
+
+@pytest.mark.cases(9)
+@pytest.mark.parametrize("captured_before", [0, 3, 9])
+@pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
+@pytest.mark.parametrize("log_start", [0, 3, 5, 7, 8, 9, 10])
+def test_no_record_below_the_log_start_of_the_cluster_comes(
+    log: LogDir, captured_before: int, codec: str, log_start: int
+) -> None:
+    """A log start inside a batch: the broker sends the batch whole, and its consumers see no record below."""
+    source = memory_log("/source")
+    source.create_topic("plain", config={"compression.type": codec})
+    with serving(source, interval_seconds=0) as cluster:
+        address = f"127.0.0.1:{cluster.port}"
+        for begin, end in ((0, 3), (3, 9), (9, 12)):
+            if begin == captured_before:
+                capture(log, address)
+            source.topic("plain").append([{"value": str(number)} for number in range(begin, end)])
+        source.topic("plain").delete_records({0: log_start})
+        report = capture(log, address)
+        visible = [offset for offset, *_ in records(cluster, "plain", 0)]
+    assert visible == [*range(log_start, 12)]
+    had = [*range(captured_before)]
+    assert [offset for _, offset, _ in _values(log, "plain", "read_uncommitted")] == sorted({*had, *visible})
+    holes = [(captured_before, log_start)] if log_start > captured_before else []
+    assert [(hole["start_offset"], hole["end_offset"]) for hole in report.details["holes"]] == holes
+    assert log.topic("plain").offsets() == {0: (log_start if log_start > 0 == captured_before else 0, 12)}
+    assert _faults(log) == []
+    with serving(log) as copy:
+        assert [offset for offset, *_ in records(copy, "plain", 0)] == sorted({*had, *visible})
+
+
+def test_a_first_capture_begins_at_the_log_start_of_the_cluster(log: LogDir) -> None:
+    source = memory_log("/source")
+    source.create_topic("plain")
+    source.topic("plain").append([{"value": str(number)} for number in range(9)])
+    source.topic("plain").delete_records({0: 7})
+    with playing(Views(source)) as address:
+        assert capture(log, address).details["holes"] == []
+    assert log.topic("plain").offsets() == {0: (7, 9)}
+    assert batches(log, "plain", 0) == batches(source, "plain", 0)
+    assert [offset for _, offset, _ in _values(log, "plain", "read_uncommitted")] == [7, 8]
     assert _faults(log) == []
 
 

@@ -159,6 +159,27 @@ def test_a_reader_of_kafka_gets_what_is_committed_of_such_a_topic(log: LogDir, t
     assert [message.value().decode() for message in found] == ["a", "of the second", "c"]
 
 
+@pytest.mark.parametrize("end", [ABORT, COMMIT])
+def test_a_transaction_that_the_log_start_cuts_keeps_its_end(log: LogDir, tmp_path: Path, end: int) -> None:
+    with cluster(tmp_path / "first", [data(0, "a", "b", "c")]) as address:
+        capture(log, address)
+    cut = [data(3, *"defghi", producer=7), marker(9, 7, end), data(10, "j"), data(11, "k", producer=7, sequence=6)]
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "log-start-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 7\n")
+    with cluster(tmp_path / "second", cut) as address:
+        [hole] = capture(log, address).details["holes"]
+    (tmp_path / "third").mkdir()
+    (tmp_path / "third" / "log-start-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 8\n")
+    with cluster(tmp_path / "third", [*cut, marker(12, 7, COMMIT)]) as address:
+        assert capture(log, address).details["holes"] == []
+    assert (hole["start_offset"], hole["end_offset"]) == (3, 7)
+    assert values(log) == [*"abc", *("hi" if end == COMMIT else ""), "j", "k"]
+    assert verify(log, deep=True).findings == []
+    roll(log, now_ms=log.storage.now_ms() + 30 * DAY_MS)
+    assert values(log) == [*"abc", *("hi" if end == COMMIT else ""), "j", "k"]
+    assert verify(log, deep=True).findings == []
+
+
 def batches_here(log: LogDir) -> list[int]:
     """The base offsets of all batches."""
     snapshot = log.topic(TOPIC).snapshot

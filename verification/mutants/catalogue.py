@@ -1143,6 +1143,14 @@ MUTANTS = (
     ),
     Mutant(
         "capture",
+        "records below the cluster's log start come with their batch",
+        "kafka_protocol/capturing/partition_capture.py",
+        "            window = window_from(window, begin)\n",
+        "            pass\n",
+        "tests/kafka_protocol/test_capture.py::test_what_the_cluster_removed_is_a_hole",
+    ),
+    Mutant(
+        "capture",
         "what a broker says before it hangs up is dropped",
         "kafka_protocol/capturing/receiving.py",
         "None if got else end",

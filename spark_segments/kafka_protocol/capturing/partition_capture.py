@@ -26,6 +26,7 @@ from spark_segments.format.sidecars.producer_state import (
     aborted_transactions,
     parse_producer_snapshot,
 )
+from spark_segments.format.single_batch import window_from
 from spark_segments.format.window import Window
 from spark_segments.kafka.segment_scan import UNKNOWN_TOMBSTONES
 from spark_segments.kafka_protocol.capturing.open_transactions import missing_ends, with_ends
@@ -415,8 +416,9 @@ class PartitionsCapture:
         place = f"{self._name}-{part.number}"
         scan = scan_batches(fetched.records, path=place)
         floor = part.next_offset if part.hole_start is None else part.hole_start
+        begin = max(part.next_offset, fetched.log_start_offset)  # what is below was removed there
         batches = scan.batches
-        wanted = (batches.last_offset >= floor) & (batches.last_offset < fetched.high_watermark)
+        wanted = (batches.last_offset >= begin) & (batches.last_offset < fetched.high_watermark)
         batches = batches.take(wanted)
         if not len(batches):
             if scan.error is not None:
@@ -428,6 +430,8 @@ class PartitionsCapture:
             records = np.concatenate([part.batch_bytes for part in parts])
             window = Window(records, scan_batches(records, check_crc=False).batches, path=place)
         part.last_batch = CapturedBatch(int(batches.base_offset[-1]), int(batches.crc[-1]))
+        if begin > floor:  # a consumer there gets no record below its log start, though the batch has them
+            window = window_from(window, begin)
         window = with_ends(window, part.ends, floor, part.epochs[-1][0] if part.epochs else -1)
         batches = window.batches
         first = int(batches.base_offset[0])
@@ -440,9 +444,8 @@ class PartitionsCapture:
                 expected=f"rising offsets from {floor}",
                 found=f"offsets from {first}",
             )
-        gone = max(part.next_offset, fetched.log_start_offset)  # what is missing below was removed there
-        if first > floor and gone > floor:
-            self._note_hole(part, floor, min(first, gone))
+        if begin > floor:
+            self._note_hole(part, floor, begin)
         part.hole_start = None
         reaches = int(batches.last_offset[0]) - part.next_offset <= SegmentWriter.MAX_RELATIVE_OFFSET
         base = min(first, part.next_offset) if is_start and not part.holes and reaches else first
