@@ -46,6 +46,10 @@ def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, n
     first_row, rows = partition_runs(owner)
     head = prefix(sealed, first_row, rows)
 
+    # Everything that goes is a prefix of the sealed rows, so that the log keeps one start:
+    #
+    #   |old|old|young|old|active|       the last old one stays: without `prefix` it would leave a hole in the log
+    #   |gone...|
     below = head & prefix(live.column("next_offset").to_numpy() <= log_start[owner], first_row, rows)
     gone, reason = below.copy(), np.zeros(count, np.int8)
     if config.delete and config.retention_bytes >= 0:
@@ -59,6 +63,7 @@ def plan_retention(live: pa.Table, log_start: np.ndarray, config: TopicConfig, n
         gone |= above
         reason[above] = 1
     if config.delete and config.retention_ms >= 0:
+        # Strictly older, as in Kafka. `gone` rows count as old: what size has removed must not end the prefix of age.
         old = head & ~gone & prefix(gone | (now_ms - newest_ms(live) > config.retention_ms), first_row, rows)
         gone |= old
         reason[old] = 2

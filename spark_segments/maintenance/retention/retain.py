@@ -115,6 +115,7 @@ def _retain_topic(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> t
 def _as_retained(job: Job, snapshot: Snapshot, expired: Expired) -> Snapshot:
     """The topic as retention would leave it, had it run whenever something expired."""
     rows = snapshot.live.take(expired.rows)
+    # The plan may be for a moment to come. What has expired by now leaves now, what expires later leaves then.
     left_ms = np.full(len(expired.rows), min(job.now_ms, job.storage.now_ms()))
     by_age = expired.reason == REASONS.index(RETENTION_MS)
     due_ms = np.minimum(newest_ms(rows)[by_age] + job.config(snapshot).retention_ms + 1, job.now_ms)
@@ -128,7 +129,8 @@ def _expired(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> Expire
     config = job.config(snapshot)
     starts = snapshot.partitions.column("log_start_offset").to_numpy()
     expired = plan_retention(snapshot.live, starts, config, job.now_ms)
-    # By topic id: a topic that was made again meanwhile has other segments.
+    # By topic id: a topic that was made again meanwhile has other segments, and begins at offset 0. By name, the ends
+    # of the topic before it would remove its first records.
     ends = limit.ends.get(snapshot.topic_id) if limit is not None and config.delete else None
     return expired if ends is None else with_max_bytes(snapshot.live, expired, ends)
 
@@ -139,6 +141,10 @@ def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | N
     rows = snapshot.live.take(expired.rows)
     owner = rows.column("partition").to_numpy()
     starts = snapshot.partitions.column("log_start_offset").to_numpy().copy()
+    # Never lower than it is: a deletion of records can have put the log start into the middle of a later segment.
+    #
+    #   |expired|expired|segment ... log start ...|
+    #                   ^ next offset of the rows
     np.maximum.at(starts, owner, rows.column("next_offset").to_numpy())
     changed = np.unique(owner)
     moved = snapshot.partitions.take(changed)
@@ -263,6 +269,8 @@ def plan_max_bytes(topics: Sequence[TopicSizes], max_bytes: int) -> list[np.ndar
         return ends
     oldest_first = np.argsort(np.concatenate([topic.going_ms for topic in topics]), kind="stable")
     running = np.cumsum(np.concatenate([topic.size_bytes for topic in topics])[oldest_first])
+    # `running` at a row is what has gone with it. The first row at which that reaches `over` still goes, for it is the
+    # one that brings the size under the limit: hence the + 1. Behind the last row the slice takes all.
     taken = np.zeros(len(oldest_first), bool)
     taken[oldest_first[: np.searchsorted(running, over) + 1]] = True
     of_topics = np.split(taken, np.cumsum([len(topic.size_bytes) for topic in topics])[:-1])
