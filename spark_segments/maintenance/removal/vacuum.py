@@ -143,6 +143,9 @@ def expired_rows(
     for topic_id, its_config in (deleted_topics or {}).items():
         its_delay = pa.scalar(its_config.file_delete_delay_ms, pa.int64())
         delay = pc.if_else(pc.equal(removed.column("topic_id"), topic_id), its_delay, delay)
+    # Both are times of the store, unless the caller names another moment: a machine whose clock is ahead would else
+    # take files from readers that still count on them. A row that is marked goes whatever its age: a vacuum that died
+    # had decided it, and its files may be gone already.
     old = pc.greater(pc.subtract(now_ms, removed_ms), delay)
     return removed.filter(pc.or_(old, pc.equal(removed.column("state"), Segment.DELETING)))
 
@@ -307,6 +310,8 @@ def _delete_expired(job: Job, manifest: Manifest, latest: tuple[TableState, pa.T
     rows, all_rows_then = _claim(job, manifest, latest)
     for start in range(0, rows.num_rows, SEGMENTS_A_WAVE):
         wave = rows.slice(start, SEGMENTS_A_WAVE)
+        # In this order. Rows first, and a crash would leave files that no row names, which only a listing finds. Files
+        # first, and a crash leaves marked rows, which the next vacuum goes on with.
         _delete(job, files_to_delete(manifest.topic, wave, all_rows_then))
         _drop(manifest, wave)
         yield wave
