@@ -83,6 +83,11 @@ def slices(segments: Sequence[Segment], start_position: int, count: int) -> list
     total = sum(segment.log_bytes for segment in segments) - start_position
     edges = [total * number // count for number in range(count + 1)]
     slices_of: list[list[ByteRange]] = [[] for _ in range(count)]
+    # All bytes that count as one line, from 0 at `start_position`; a segment can lie in several slices, and the other
+    # way round. Slices meet at an edge, and a batch goes to the slice in which it begins.
+    #
+    #   segments    |....=======|===============|=====|
+    #   edges            0         1         2        3      of three slices
     begin = -start_position
     for segment in segments:
         end = begin + segment.log_bytes
@@ -140,6 +145,8 @@ class FirstPass:
             indexed += self._put(part, offset_map, transactions, noted)
             if offset_map.full:
                 break
+            # The last offsets of a segment may have no record any more. The map must end behind them all the same: the
+            # next round begins where this map ends, and would find no record there, and no end.
             if part.end_position == part.segment.log_bytes:
                 offset_map.advance(min(part.segment.next_offset, work.first_uncleanable_offset))
         made: OffsetMap | MapFile = offset_map

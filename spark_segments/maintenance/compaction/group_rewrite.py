@@ -41,6 +41,13 @@ class RewrittenGroup:
 
         An output is clipped if some of its inputs are gone, and left out if all of them are.
         """
+        # Retention took the first input while the group was rewritten:
+        #
+        #   inputs     |gone|input 1|input 2|
+        #   output     |output..............|
+        #   clipped         |output.........|      its file still has the records of the first input; its row does not
+        #
+        # With the whole output, records below the log start would be back in the log.
         inputs = [segment for segment in self.inputs if segment.base_offset >= start_offset]
         outputs = []
         for segment in self.outputs:

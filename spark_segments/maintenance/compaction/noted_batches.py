@@ -145,6 +145,7 @@ def windows_to_read(
     firsts = wanted[np.concatenate(([True], far))]
     lasts = wanted[np.concatenate((far, [True]))]
     firsts[0] = 0 if notes.byte_position[firsts[0]] < least_gap_bytes else firsts[0]
+    # +1 where a range begins, -1 behind its end: the running sum is above 0 within ranges.
     edges = np.zeros(len(counts) + 1, np.int64)
     edges[firsts] += 1
     edges[lasts + 1] -= 1
@@ -156,6 +157,7 @@ def windows_to_read(
     first = 0
     while first < len(rows):
         before = int(read_bytes[first - 1]) if first else 0
+        # At least one batch: one that is larger than a window would else never be passed.
         last = max(int(np.searchsorted(read_bytes, before + most_bytes, side="right")), first + 1)
         windows.append(Ranges.of(starts[first:last], ends[first:last]))
         first = last

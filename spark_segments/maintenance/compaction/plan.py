@@ -88,8 +88,14 @@ def plan_compaction(
     first_timestamp = live.column("first_batch_max_timestamp_ms").to_numpy()
     count = partitions.num_rows
     start = partitions.column("log_start_offset").to_numpy()
+    # Retention can have passed the cleaner: below the log start is nothing to clean.
     dirty = np.maximum(partitions.column("first_dirty_offset").to_numpy(), start)
 
+    #   log start     first dirty              bound            log end
+    #   |=clean=======|=cleanable=============|=uncleanable====|
+    #
+    # The bound is the least of: the active segment, the last stable offset (data of an open transaction may be aborted
+    # yet, and must not count as the newest of its key), and the first segment that is too young.
     bound = np.minimum(
         partitions.column("log_end_offset").to_numpy(), partitions.column("last_stable_offset").to_numpy()
     ).copy()
@@ -97,6 +103,8 @@ def plan_compaction(
     if config.min_compaction_lag_ms > 0:
         young = sealed & (following > dirty[owner]) & (largest > now_ms - config.min_compaction_lag_ms)
         np.minimum.at(bound, owner[young], np.maximum(base[young], dirty[owner[young]]))
+    # A lag that was raised, or a restore, can put the bound below what is clean already: then nothing is cleanable.
+    # Without this line the cleanable bytes would be negative, and the ratio of such a partition with them.
     bound = np.maximum(bound, dirty)
 
     # The first dirty offset or the bound may fall into a segment: each side then gets bytes in proportion to offsets.
