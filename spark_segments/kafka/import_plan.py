@@ -172,6 +172,14 @@ def plan_import(
     """
     here, theirs = current.partition(number), kafka.partition(number)
     live, rows = current.live_of(number), kafka.live_of(number)
+    # The same offsets on both sides, the log start wherever retention has got to:
+    #
+    #   Kafka      |log start========|========new========log end|
+    #   here    |log start=====log end|
+    #                                 ^ begin: what lies from here on is new
+    #
+    # Where Kafka's log start is above the log end here, `begin` is that log start: the offsets in between are a hole,
+    # not records that the cleaner has removed.
     log_start = max(here.log_start_offset, theirs.log_start_offset)
     begin = max(here.log_end_offset, theirs.log_start_offset)
     is_over = bool(live) and here.log_end_offset <= log_start
@@ -203,6 +211,8 @@ def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> I
         if again and (is_new or rolled):
             yield _task(current, kafka, row, row.base_offset, (live[-1],))
         elif is_new or empty:
+            # A segment over the log end here is copied from the log end on: its first records are here already, and
+            # would else be in the log twice.
             yield _task(current, kafka, row, row.base_offset if is_first else max(row.base_offset, log_end))
 
 
