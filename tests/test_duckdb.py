@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
 
 import pyarrow as pa
@@ -155,6 +156,17 @@ def test_topics_whose_names_differ_by_case_are_told_apart_or_refused(log):
     for query in ['SELECT * FROM orders, "Orders"', "SELECT * FROM ORDERS"]:
         with pytest.raises(InvalidOptionError, match="found Orders, orders"):
             rows(log, query)
+
+
+def test_times_are_of_utc_wherever_a_query_runs(log, monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        query = "SELECT current_setting('TimeZone'), strftime(TIMESTAMPTZ '2026-01-31 01:00:00+00', '%d')"
+        assert rows(log, query) == [("UTC", "31")]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_several_statements_give_the_result_of_the_last(log):

@@ -192,6 +192,8 @@ class TopicDatabase:
         # without ipywidgets has no bar, and DuckDB refuses the setting there.
         if self._connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() != (False,):
             self._connection.execute("SET enable_progress_bar = false")
+        # Its default is the machine's, by which the same query has other days and other texts elsewhere.
+        self._connection.execute("SET TimeZone = 'UTC'")
         # A name that is no topic would be looked for among the variables of this module.
         self._connection.execute("SET python_enable_replacements = false")
         for operator, function in (("->", "json_extract"), ("->>", "json_extract_string")):

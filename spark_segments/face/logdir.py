@@ -34,6 +34,27 @@ class LogDir(LogDirectory, Prints):
         """
         return Topic(self, name, version, timestamp)
 
+    def create_topic(  # type: ignore[override]  # the core has no topics to return
+        self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> Topic:
+        """Makes a topic, and returns it. Raises TopicExistsError where there is one, InvalidTopicError for a bad name,
+        InvalidOptionError for a bad count or configuration.
+        """
+        super().create_topic(topic, partitions, config)
+        return self.topic(topic)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same location, with the same options and defaults. A directory that Kafka wrote is read
+        when it is opened: it equals itself alone.
+        """
+        if self is other or not isinstance(other, LogDir) or self.kafka is not None or other.kafka is not None:
+            return self is other
+        storages = [(log.storage.uri, log.storage.storage_options, log.defaults) for log in (self, other)]
+        return storages[0] == storages[1]
+
+    def __hash__(self) -> int:
+        return hash(self.storage.uri)
+
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The schema registry that schema.registry names, by default the topic `_schemas` of this log directory."""
         from spark_segments.values.typed import TypedColumns

@@ -210,9 +210,9 @@ class Topic(Prints):
         """Appends rows and returns {partition: (first offset, last offset)}, both inclusive; {} for a repeat.
 
         Takes the columns of a writer (value, key, headers, partition, timestamp) as Arrow, as a pandas or another data
-        frame, or as a list of dicts; without timestamp a record gets the time of now. In dicts text is UTF-8, a
-        timestamp is a datetime or milliseconds since 1970, headers are a dict or pairs, and a value of None is a
-        tombstone.
+        frame, or as a list or a generator of dicts; without timestamp a record gets the time of now. In dicts text is
+        UTF-8, a timestamp is a datetime, milliseconds since 1970 or ISO text (in UTC where no zone is named), headers
+        are a dict or pairs, and a value of None is a tombstone.
 
         `once` is an idempotency key, such as landing/2026-01-01: the topic remembers it for
         transactional.id.expiration.ms, and a repeat within that time adds nothing. Keys have no order. `txn` is

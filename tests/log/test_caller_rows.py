@@ -54,6 +54,49 @@ def test_dicts_are_records(log):
     ]
 
 
+def test_a_generator_of_dicts_is_rows_in_parts(log):
+    rows = ({"partition": 0, "value": str(number), **({} if number % 2 else {"key": "k"})} for number in range(25_001))
+    assert log.topic("orders").append(rows, once="numbers") == {0: (0, 25_000)}
+    read = log.topic("orders").scan(partition=0, columns=["key", "value"]).to_table()
+    assert read.column("value").to_pylist() == [str(number).encode() for number in range(25_001)]
+    assert read.column("key").null_count == 12_500
+
+    def spoilt():
+        yield from ({"value": "a"} for _ in range(20_000))
+        yield {"key": "no value"}
+
+    with pytest.raises(InvalidRecordError, match="Row 20000 is no record: it has no value"):
+        log.topic("orders").append(spoilt())
+    assert log.topic("orders").offsets() == {0: (0, 25_001), 1: (0, 0)}
+
+
+def test_a_generator_of_typed_dicts_has_the_type_of_all(log):
+    values = ({"value": value} for value in ({"a": 1}, {"b": 2.5}))
+    log.topic("orders").append(values, formats={"value.format": "json"})
+    assert sorted(row["value"] for row in appended(log)) == [b'{"a":1,"b":null}', b'{"a":null,"b":2.5}']
+
+
+@pytest.mark.parametrize(
+    "text", ["2023-11-14T22:13:20Z", "2023-11-14 22:13:20", "2023-11-14T23:13:20.000+01:00", "2023-11-14T22:13:20"]
+)
+def test_a_timestamp_may_be_iso_text(log, text):
+    log.topic("orders").append([{"value": "a", "timestamp": text}])
+    moment = datetime.datetime.fromtimestamp(1_700_000_000, datetime.UTC)
+    assert [row["timestamp"] for row in appended(log)] == [moment]
+
+
+def test_a_log_directory_equals_itself_opened_again(tmp_path):
+    log = LogDir.create(str(tmp_path / "a"))
+    assert log == LogDir.open(log.uri) and hash(log) == hash(LogDir.open(log.uri))
+    assert log != LogDir.create(str(tmp_path / "b"))
+    assert log != LogDir.open(log.uri, defaults={"retention.ms": "1"}) and log != log.uri
+
+
+def test_a_topic_that_is_made_is_returned(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    assert log.create_topic("orders", partitions=3).append([{"partition": 2, "value": "a"}]) == {2: (0, 0)}
+
+
 def test_what_was_read_can_be_appended_as_dicts(log):
     log.topic("orders").append(
         [{"partition": 0, "key": "a", "value": "1", "timestamp": MOMENT, "headers": {"h": b"1"}}]
@@ -96,7 +139,7 @@ def test_dicts_have_typed_values_where_there_is_a_format(log):
         ({"value": 7}, "Row 1 is no record: int is neither text nor bytes"),
         ({"value": "a", "headers": 7}, "Row 1 is no record"),
         ({"value": "a", "partition": 2**40}, "The rows are no records"),
-        ({"value": "a", "timestamp": "yesterday"}, "Row 1 is no record: str is no whole number"),
+        ({"value": "a", "timestamp": "yesterday"}, "Row 1 is no record: the text of its timestamp is no ISO time"),
         ({"value": "a", "timestamp": MOMENT_MS + 0.5}, "Row 1 is no record"),
         ({"value": "a", "timestamp": np.datetime64(MOMENT_MS, "ms")}, "Row 1 is no record"),
         ({"value": "a", "partition": 0.5}, "Row 1 is no record"),
@@ -168,7 +211,7 @@ def test_views_of_values_can_be_appended(log):
 
 @pytest.mark.parametrize(
     "rows",
-    [{"value": "a"}, b"a", ["a"], iter([{"value": "a"}]), 7],
+    [{"value": "a"}, b"a", ["a"], iter(["a"]), 7],
     ids=["dict", "bytes", "text", "iterator", "number"],
 )
 def test_what_is_no_rows_is_an_error(log, rows):

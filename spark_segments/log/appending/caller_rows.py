@@ -134,22 +134,29 @@ class SupportsArrow(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
-Rows = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | Sequence[Mapping[str, Any]] | SupportsArrow
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+Rows = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | Iterable[Mapping[str, Any]] | SupportsArrow
+
+MOST_DICTS = 10_000
+"""Rows of a generator of dicts that become a record batch together."""
 
 
 def record_batches(data: Any, formats: Mapping[str, str]) -> Iterable[pa.RecordBatch]:
     """A caller's rows as record batches: Arrow's tables, batches and iterables of batches; anything that gives a stream
-    of Arrow (Polars, DuckDB); a pandas DataFrame; or a list of dicts with a writer's columns as keys.
+    of Arrow (Polars, DuckDB); a pandas DataFrame; or a list or a generator of dicts with a writer's columns as keys.
 
-    A column, key or value, that `formats` will encode may hold anything.
+    A column, key or value, that `formats` will encode may hold anything: it has one type, that of all rows, so that the
+    rows of a generator are all in memory then.
     """
+    given = {name.lower() for name in formats}
+    typed = [name for name in ("key", "value") if f"{name}.format" in given]
     if isinstance(data, pa.RecordBatch):
         return [data]
     if isinstance(data, pa.Table):
         return _batches(data)
     if isinstance(data, Sequence) and data and isinstance(data[0], Mapping):
-        given = {name.lower() for name in formats}
-        return [rows_of(data, [name for name in ("key", "value") if f"{name}.format" in given])]
+        return [rows_of(data, typed)]
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "itertuples"):
         try:
             return _batches(pa.Table.from_pandas(data, preserve_index=False))
@@ -159,21 +166,34 @@ def record_batches(data: Any, formats: Mapping[str, str]) -> Iterable[pa.RecordB
         data = pa.RecordBatchReader.from_stream(data)
     if isinstance(data, Mapping | str | bytes) or not hasattr(data, "__iter__"):
         raise _no_rows(data)
-    return _checked(data)
+    return _batches_of(data, typed)
 
 
-def _checked(batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
+def _batches_of(rows: Iterable[Any], typed: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Record batches, or dicts, of an iterable, which may be read once only."""
+    left = iter(rows)
+    first = next(left, None)
+    if isinstance(first, Mapping):
+        yield from _batches_of_dicts(itertools.chain([first], left), typed)
+        return
+    for batch in itertools.chain([] if first is None else [first], left):
         if not isinstance(batch, pa.RecordBatch):
             raise _no_rows(batch)
         yield batch
 
 
+def _batches_of_dicts(rows: Iterator[Any], typed: Collection[str]) -> Iterator[pa.RecordBatch]:
+    number = 0
+    while part := list(itertools.islice(rows, None if typed else MOST_DICTS)):
+        yield rows_of(part, typed, number)
+        number += len(part)
+
+
 def _no_rows(found: Any) -> InvalidRecordError:
     return InvalidRecordError(
-        "Rows come as Arrow, as a data frame, or as a list of dicts",
+        "Rows come as Arrow, as a data frame, or as a list or a generator of dicts",
         found=type(found).__name__,
-        hint="A list of dicts has a dict for each record; list(…) makes a list of an iterator",
+        hint="A list of dicts has a dict for each record",
     )
 
 
@@ -182,14 +202,14 @@ def _batches(table: pa.Table) -> list[pa.RecordBatch]:
     return batches
 
 
-def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = ()) -> pa.RecordBatch:
+def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = (), first: int = 0) -> pa.RecordBatch:
     """Dicts as rows for a writer. Every row has a value, None for a tombstone. Text is encoded as UTF-8; a timestamp is
-    a datetime or milliseconds since 1970; headers are pairs, a dict, or dicts of key and value.
+    a datetime, milliseconds since 1970 or ISO text; headers are pairs, a dict, or dicts of key and value.
 
-    Raises InvalidRecordError for a row that is none.
+    `first`: the number of the first row. Raises InvalidRecordError for a row that is none.
     """
     columns: dict[str, list[Any]] = {name: [] for name in WRITER_SCHEMA.names}
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, first):
         if isinstance(row, Mapping) and not row.keys() <= COLUMNS:
             message, hint = no_column(next(str(name) for name in row if name not in COLUMNS))
             raise InvalidRecordError(f"Row {number} is no record: {message[0].lower()}{message[1:]}", hint=hint)
@@ -238,8 +258,20 @@ def _bytes_of(value: Any) -> bytes | None:
 
 
 def _microseconds(value: Any) -> Any:
+    if isinstance(value, str):
+        return _microseconds_of_text(value)
     # Arrow would take numpy's integers and floats for microseconds.
     return value if value is None or isinstance(value, datetime.datetime) else _whole(value) * 1000
+
+
+def _microseconds_of_text(text: str) -> int:
+    """ISO 8601, in UTC where no zone is named, as the command `append` reads it."""
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("the text of its timestamp is no ISO time, such as 2026-01-31T12:00:00Z") from None
+    in_utc = time.replace(tzinfo=datetime.UTC) if time.tzinfo is None else time
+    return (in_utc - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
 def _whole(value: Any) -> int:
