@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,10 +18,11 @@ from spark_segments import LogDir
 from spark_segments.format import walk
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.conftest import ROOT
+from verification.world.clock import PATIENCE_SECONDS
 from verification.world.manifest_rows import forget_rows
 from verification.world.small_limits import Limits
 from verification.world.stores.s3_server import BUCKET
-from verification.world.stores.store_proxy import StoreProxy, store_proxy
+from verification.world.stores.store_proxy import Request, StoreProxy, store_proxy
 from verification.world.topics import DAY_MS, records
 
 PARTITIONS = 20
@@ -75,9 +77,25 @@ def requests_of_append(requests: Requests, partitions: int, count: int = 40, siz
 
 def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Requests) -> None:
     assert requests_of_append(requests, PARTITIONS).log == {"PUT": 1}
-    # Two files of rows, and the commit; its note is beside them. delta-rs lists its log to open it.
+    # Two files of rows, and the commit; its note is beside them. delta-rs lists its log to open it. While the files are
+    # written, marks are listed: see the next test.
     assert requests.manifest["PUT"] == 4
-    assert requests.manifest["LIST"] == 1
+    assert requests.manifest["LIST"] == 2
+
+
+def test_a_look_for_lost_commits_is_made_while_the_files_of_a_commit_are_written(
+    proxy: StoreProxy, requests: Requests
+) -> None:
+    """A fresh process lists the marks of commits before its first commit, and waits for no round trip more."""
+    both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
+
+    def meet(request: Request) -> None:
+        is_look = request.operation == "LIST" and "/_recovery/" in request.query.get("prefix", [""])[0]
+        if is_look or request.key.endswith(".note"):
+            both.wait()
+
+    proxy.meet = meet
+    requests_of_append(requests, PARTITIONS)
 
 
 def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri: str, proxy: StoreProxy) -> None:

@@ -29,10 +29,11 @@ from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit.committing import Commit, Committing, Plan, Turn
 from spark_segments.log.manifest.commit.swap import RowSwap, live_by_identity, not_as_read, swapped
 from spark_segments.log.manifest.commit.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
-from spark_segments.log.manifest.files.commit_notes import recovery_directory, were_made
+from spark_segments.log.manifest.files.commit_notes import were_made
 from spark_segments.log.manifest.files.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.recovery.loss import LostManifest
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import CommitFacts, TableState, TopicLog, record_forced_deletion
@@ -206,12 +207,8 @@ class Manifest:
                 raise TopicExistsError(f"Topic {self.topic} is already there", path=self.storage.uri)
             # Vacuum would take the files of a topic that the new one knows nothing of.
             if snapshot.version < 0 and were_made(self.storage, self.topic):
-                raise LogDirError(
-                    f"The manifest of topic {self.topic} is gone, but commits of the topic were made",
-                    path=self.log.location,
-                    hint=f"segments verify LOG_DIR {self.topic} --repair rebuilds it; to begin anew without its "
-                    f"records, delete {recovery_directory(self.topic)}",
-                )
+                lost = LostManifest.of(self.log)
+                raise LogDirError(lost.message, path=self.log.location, hint=lost.hint)
             return change
 
         try:

@@ -17,16 +17,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import CommitConflictError, FormatVersionError, LogDirError, SegmentsError, StorageError
+from spark_segments.errors import (
+    CommitConflictError,
+    FormatVersionError,
+    LogDirError,
+    SegmentsError,
+    StorageError,
+    UnknownTopicError,
+)
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest.commit.change import Change, check
-from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, made_versions
 from spark_segments.log.manifest.files.delta.actions import REBUILD, CommitNote
 from spark_segments.log.manifest.files.delta.delta_log import FENCED
 from spark_segments.log.manifest.files.delta.delta_rs import CommitFailedError, VersionTakenError
 from spark_segments.log.manifest.files.row_files import FileChange
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.recovery.loss import lost_commits
+from spark_segments.log.manifest.recovery.playback import KnownTopic, known_topic
 from spark_segments.log.manifest.rows import (
     OUT_OF_LOG,
     PARTITION_SCHEMA,
@@ -36,14 +45,13 @@ from spark_segments.log.manifest.rows import (
     with_column,
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.state.recovery_copy import write_recovery_copy
+from spark_segments.log.manifest.state.recovery_copy import list_copies, write_recovery_copy
 from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot, in_log_order, live_rows
 from spark_segments.log.manifest.state.topic_log import delta_transactions
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
 from spark_segments.log.marker import is_marked, mark
 from spark_segments.log.report import Report
-from spark_segments.maintenance.rebuild.playback import KnownTopic, known_topic
 from spark_segments.storage import FileInfo, Storage
 from spark_segments.storage.delta import hint_after, reason
 from spark_segments.storage.scratch import scratch_directory
@@ -74,7 +82,7 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
     if log.is_kafka:
         raise LogDirError("A directory that Kafka wrote has no manifest", path=log.uri)
     manifest = log.manifest(topic)
-    _check_lost(manifest)
+    _check_lost(log, manifest)
     known = known_topic(manifest.log)
     if known.snapshot.deleted_ms is not None:
         raise LogDirError(
@@ -149,19 +157,25 @@ def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicR
     return dataclasses.replace(topic, topic_id=topic_id, deleted_topics=deleted, states=states)
 
 
-def _check_lost(manifest: Manifest) -> None:
-    """Returns where the latest version of a manifest, or any of its rows, cannot be read from the existing files.
+def is_lost(log: LogDirectory, topic: str) -> bool:
+    """Whether the manifest of a topic is to be rebuilt: the latest version, or any of its rows, cannot be read from the
+    existing files, or commits after it were made and are gone.
 
-    Raises LogDirError where it can be read, where the topic was deleted by force, and where it has another format;
-    StorageError where the store fails: then nobody knows.
+    Raises UnknownTopicError where nothing of such a topic is there, LogDirError where it was deleted by force,
+    FormatVersionError where it has another format; StorageError where the store fails: then nobody knows.
     """
+    manifest = log.manifest(topic)
     if manifest.log.deleted_by_force_ms() is not None:
         raise LogDirError(
             f"Topic {manifest.topic} was deleted by force: there is nothing to rebuild",
             path=manifest.log.location,
             hint="To have it again, take the file deleted.json away first",
         )
+    made = made_versions(log.storage, topic)
     failure = _failure(manifest)
+    left = [*list_copies(manifest.log), *log.storage.list(manifest.log.directory, recursive=True)]
+    if isinstance(failure, UnknownTopicError) and not left:
+        raise failure
     if failure is not None:
         # delta-rs has one error for a store that fails and for damaged files. Files that were read are not the store's.
         with scratch_directory() as place:
@@ -171,9 +185,16 @@ def _check_lost(manifest: Manifest) -> None:
                 manifest.storage.list(manifest.log.directory, recursive=True),
             )
             if _failure(Manifest(copy, manifest.topic)) is not None:
-                return
+                return True
         if _failure(manifest) is not None:
             raise failure
+    return lost_commits(manifest.log, made, manifest.state(deleted=True).version) is not None
+
+
+def _check_lost(log: LogDirectory, manifest: Manifest) -> None:
+    """Raises LogDirError where there is nothing to rebuild, and as `is_lost` does."""
+    if is_lost(log, manifest.topic):
+        return
     raise LogDirError(
         f"The manifest of {manifest.topic} can be read: there is nothing to rebuild",
         path=manifest.log.location,
@@ -184,7 +205,8 @@ def _check_lost(manifest: Manifest) -> None:
 def _failure(manifest: Manifest) -> Exception | None:
     """The error of reading all rows of the latest version. Another format is no failure: it is raised."""
     try:
-        manifest.snapshot(deleted=True).source.read(None)
+        state = manifest.state(deleted=True)
+        state.store.read_all(state.files)
     except FormatVersionError:
         raise
     except (SegmentsError, FileNotFoundError, KeyError, pa.ArrowException) as error:

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from spark_segments.config import topic_config
+from spark_segments.config import is_topic_name, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.extensions import observed
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, were_made
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, made_versions, were_made
 from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
+from spark_segments.log.manifest.recovery.loss import LostManifest, lost_commits
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Hole
@@ -72,6 +73,10 @@ class VerifiedTopic:
     holes: list[dict[str, Any]] = field(default_factory=list)
     lost: list[dict[str, Any]] = field(default_factory=list)
     repaired: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def is_latest(self) -> bool:
+        return self.version is None and self.timestamp_ms is None
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -162,9 +167,10 @@ def verify(
         listed = ChecksumList.read(against) if isinstance(against, Path) else against
     report = _new_report(deep or repair, dry_run)
     kept = log.storage.directories(RECOVERY_DIRECTORY) if topics is None and log.kafka is None else ()
+    kept = [name for name in kept if is_topic_name(name)]
     names = LogDirectory.selected(log.directories(), topics)
     for name in sorted({*kept} - {*names}):
-        _add(report, _lost_manifest(log.storage, name))
+        _add(report, _lost_manifest(log, name))
     snapshots, began_ms = [], log.storage.now_ms()
     for number, name in enumerate(names):
         try:
@@ -222,14 +228,12 @@ def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> 
     )
 
 
-def _lost_manifest(storage: Storage, topic: str) -> Findings:
+def _lost_manifest(log: LogDirectory, topic: str) -> Findings:
     """A finding where commits of a topic were made whose manifest nobody can find."""
     findings = Findings(topic)
-    if were_made(storage, topic):
-        findings.add(
-            "The manifest is gone, but commits of the topic were made: verify --repair of this topic rebuilds it",
-            path=f"{MANIFEST_DIRECTORY}/{topic}",
-        )
+    if were_made(log.storage, topic):
+        lost = LostManifest.of(log.manifest(topic).log)
+        findings.add(f"{lost.message}. {lost.hint}", path=f"{MANIFEST_DIRECTORY}/{topic}")
     return findings
 
 
@@ -243,6 +247,7 @@ def _verify(topic: VerifiedTopic, report: Report) -> None:
 
 def _verify_managed(topic: VerifiedTopic) -> None:
     findings, storage = topic.findings, topic.log.storage
+    made = made_versions(storage, topic.name) if topic.is_latest else set()
     try:
         snapshot = topic.snapshot
         _ = snapshot.segments
@@ -251,6 +256,14 @@ def _verify_managed(topic: VerifiedTopic) -> None:
     except (SegmentsError, DeltaError, OSError, ValueError) as error:
         findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic.name}", found=error)
         return
+    lost = lost_commits(topic.log.manifest(topic.name).log, made, snapshot.version)
+    if lost is not None:
+        findings.add(
+            f"{lost.message}. {lost.hint}",
+            path=f"{MANIFEST_DIRECTORY}/{topic.name}",
+            expected=lost.expected,
+            found=lost.found,
+        )
     if topic.repairs:
         from spark_segments.maintenance.verification.deep import REPAIR
 

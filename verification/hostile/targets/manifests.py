@@ -15,8 +15,8 @@ from spark_segments import LogDir, Position
 from spark_segments.log.groups import group as group_module
 from spark_segments.log.manifest.files import row_files
 from spark_segments.log.manifest.files.delta.delta_log import manifest_directory
+from spark_segments.log.manifest.recovery.playback import known_topic
 from spark_segments.log.manifest.state.recovery_copy import read_recovery_copy
-from spark_segments.maintenance.rebuild.playback import known_topic
 from spark_segments.storage import Storage
 from verification.hostile.memory_files import storage_of
 from verification.hostile.mutations import mutated

@@ -106,6 +106,8 @@ class StoreProxy:
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.options = {**options, ENDPOINT: self.endpoint}
+        self.meet: Callable[[Request], None] | None = None
+        """Called with each request, of several requests at the same time: requests can wait for each other."""
         self.ignores_conditions = False
         """Whether `If-None-Match` is taken out of requests, as some stores do that claim S3's interface."""
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -142,6 +144,8 @@ class StoreProxy:
         time.sleep(wait)
 
     def _note(self, request: Request) -> str | None:
+        if self.meet is not None:
+            self.meet(request)
         with self._lock:
             self._counts[request.operation] += 1
             if self._keeps_requests:

@@ -15,6 +15,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
 
 from spark_segments.errors import (
     CommitConflictError,
@@ -27,7 +30,9 @@ from spark_segments.log.manifest.commit.change import Change, ChangeWriter
 from spark_segments.log.manifest.files.delta.actions import CommitNote
 from spark_segments.log.manifest.files.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.files.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError
+from spark_segments.log.manifest.files.row_files import FileChange, NamedFile
 from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.recovery.loss import check_none_lost
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog, delta_transactions
@@ -271,15 +276,30 @@ class Committing:
         keys_from_ms = self.log.keys_from_ms(config) if change.transactions else 0
         files = writer.planned(snapshot, state.files, change, keys_from_ms)
         note = CommitNote(tries.commit_id, len(tries.sent), change.operation)
-        noted = self.log.note_of(state.version + 1, state.files, files, note, writer.contents)
+        noted = self._noted(state, change, files, note, writer.contents)
         tries.noted = noted[0]
-        writer.write([noted])
+        looks = [] if state.is_trusted or state.version < 0 else [partial(check_none_lost, self.log, state)]
+        self.log.storage.at_once(lambda work: work(), [*looks, partial(writer.write, [noted])])
         delta.prepare(state.table, [*map(self.log.store.path, files.added), noted[0]])
         tries.sent.append(_Try(state, change, delta))
         by_id = delta_transactions(change.transactions, snapshot.topic_id)
         table = delta.commit_on(state.table, files, note, by_id)
         self.log.mark_made(table.version, note)
         return Commit(table.version, snapshot, change, table=table)
+
+    def _noted(
+        self, state: TableState, change: Change, files: FileChange, note: CommitNote, contents: Mapping[str, pa.Buffer]
+    ) -> NamedFile:
+        """The note of a try. Where a topic takes the place of one of which nothing is left, it names all files of its
+        version, as that of a topic's first commit does: vacuum takes the notes and copies from before.
+        """
+        before = state.files
+        if change.topic is not None and change.topic.deleted_ms is None and state.is_gone:
+            taken = {file.path for file in files.removed}
+            kept = [file for file in before if file.path not in taken]
+            contents = {**contents, **{file.path: self.log.store.content(file) for file in kept}}
+            before, files = (), FileChange([*kept, *files.added], [])
+        return self.log.note_of(state.version + 1, before, files, note, contents)
 
 
 def _found_after(log: TopicLog, tries: _Tries, txn: Transaction | None, error: Exception) -> Commit:

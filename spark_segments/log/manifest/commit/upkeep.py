@@ -17,6 +17,7 @@ from spark_segments.log.manifest.files.delta.delta_log import COMMIT_LOG_MS, Log
 from spark_segments.log.manifest.files.delta.delta_rs import CommitFailedError, TableVersion
 from spark_segments.log.manifest.files.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.recovery.loss import check_none_lost
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.state.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.state.snapshot import in_log_order
@@ -69,6 +70,7 @@ def _merge(log: TopicLog, files: list[RowFile]) -> bool:
         state = log.state()
         if not {file.path for file in files} <= {file.path for file in state.files}:
             return False
+        check_none_lost(log, state)
         delta = log.durable(state.snapshot.config)
         note = CommitNote(uuid.uuid4().hex, 0, Operation.MERGE_FILES)
         noted = log.note_of(state.version + 1, state.files, change, note, contents)

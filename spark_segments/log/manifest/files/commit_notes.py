@@ -148,6 +148,13 @@ def notes_of(storage: Storage, topic: str) -> CommitNotes:
                        frozenset(marked))  # fmt: skip
 
 
+def made_versions(storage: Storage, topic: str) -> set[int]:
+    """The versions of the existing marks: each was made, and its mark written after it."""
+    names = (info.path.rpartition("/")[2] for info in storage.list(recovery_directory(topic)))
+    matches = (_NAME.fullmatch(name) for name in names)
+    return {int(match[1]) for match in matches if match is not None and match[3] == "made"}
+
+
 def version_of(path: str) -> int | None:
     """The version of a note or a mark with this path; None for any other file."""
     match = _NAME.fullmatch(path.rpartition("/")[2])

@@ -163,8 +163,12 @@ class RowFiles:
                 tables[at] = rows
         return tables
 
+    def content(self, file: RowFile) -> pa.Buffer:
+        """The bytes of a file. Raises FileNotFoundError for a file that vacuum has deleted."""
+        return self.storage.read(self.path(file))
+
     def _read(self, file: RowFile) -> pa.Table:
-        content = self.storage.read(f"{self.directory}/{file.path}")
+        content = self.content(file)
         try:
             rows = rows_of(content, file.kind)
         except FormatVersionError as error:

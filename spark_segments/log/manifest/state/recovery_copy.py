@@ -55,7 +55,7 @@ def write_recovery_copy(log: TopicLog, state: TableState) -> None:
     An existing copy of the version stays. A deleted topic without rows gets no copy.
     """
     storage, directory = log.storage, recovery_directory(log.topic)
-    if _is_gone(state):
+    if state.is_gone:
         return
     copied = {info.path for info in storage.list(directory, recursive=True)}
 
@@ -139,15 +139,16 @@ def list_copies(log: TopicLog) -> list[FileInfo]:
 
 
 def unneeded_copies(log: TopicLog, listed: list[FileInfo], state: TableState, before_ms: int) -> list[FileInfo]:
-    """All copies and notes of a deleted topic without rows; else the files that no copy has and that are older than
-    `before_ms` by the store's clock. Notes of commits after the first copy stay.
+    """All copies and notes of a deleted topic without rows, save young notes of later commits; else the files that no
+    copy has and that are older than `before_ms` by the store's clock. Notes of commits after the first copy stay.
 
     `listed`: what `list_copies` gave before `state` was read: a file that is written meanwhile is not in the list.
     Where an index cannot be read, the files stay: what it names is unknown.
     """
     directory = recovery_directory(log.topic)
-    if _is_gone(state):
-        return listed
+    if state.is_gone:
+        # The note of a commit on its way may be that of a creation: the new topic's history begins with it.
+        return [info for info in listed if info.mtime_ms < before_ms or not _is_after(info.path, state.version)]
     indexes = {info.path: version for version, info in _indexes(log.storage, directory).listing().numbers.items()}
     first = min(indexes.values(), default=-1)
     old = [
@@ -164,14 +165,6 @@ def unneeded_copies(log: TopicLog, listed: list[FileInfo], state: TableState, be
         except (ValueError, KeyError, TypeError):
             return []
     return [info for info in old if info.path.removeprefix(f"{directory}/") not in named]
-
-
-def _is_gone(state: TableState) -> bool:
-    """Whether the topic was deleted, and its last rows are gone as well."""
-    if state.snapshot.deleted_ms is None:
-        return False
-    files = [file for file in state.files if file.kind == SEGMENT_KIND and file.rows]
-    return not any(rows.num_rows for rows in state.store.read_all(files))
 
 
 def _read(storage: Storage, directory: str, version: int) -> RecoveryCopy:
@@ -201,6 +194,8 @@ def _drop_old_copies(storage: Storage, topic: str) -> None:
     directory = recovery_directory(topic)
     indexes = _indexes(storage, directory)
     versions = sorted(indexes.listing().numbers)
+    if not versions:  # a listing that is older than the copy
+        return
     try:
         paths = {version: _paths(storage, directory, version) for version in versions}
     except UNREADABLE:  # what it names is unknown: everything stays

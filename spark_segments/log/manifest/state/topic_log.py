@@ -112,6 +112,14 @@ class TableState:
     def files(self) -> Sequence[RowFile]:
         return self.table.files
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the topic was deleted, and its last rows are gone as well."""
+        if self.snapshot.deleted_ms is None:
+            return False
+        files = [file for file in self.files if file.kind == SEGMENT_KIND and file.rows]
+        return not any(rows.num_rows for rows in self.store.read_all(files))
+
     def last_transaction(self, application: str) -> Transaction | None:
         """The application's last transaction on this topic id, None where it has none."""
         rows = self._transaction_rows()

@@ -142,7 +142,8 @@ def known_topic(log: TopicLog) -> KnownTopic:
         states.append(after)
     played = states[-1]
     noted = [version for version in notes.by_version if version > states[-1].version]
-    last_version = max([played.version, *listed.commits, *listed.checkpoints, *noted])
+    marked = [name.version for name in notes.marked]
+    last_version = max([played.version, *listed.commits, *listed.checkpoints, *noted, *marked])
     named_by = list(states)
     while True:
         played = states.pop()

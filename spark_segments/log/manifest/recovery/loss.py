@@ -1,0 +1,71 @@
+"""Whether commits of a topic were made that its manifest does not have, and whether a rebuild can bring them back.
+
+A mark beside the recovery copies is written once its commit is there. So a version after the newest of the manifest
+that has a mark was lost: its file, or the whole manifest. Who commits on top of what is left gives its offsets again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from spark_segments.errors import FormatVersionError, LogDirError
+from spark_segments.log.manifest.files.commit_notes import made_versions, recovery_directory
+from spark_segments.log.manifest.recovery.playback import known_topic
+from spark_segments.log.manifest.state.recovery_copy import UNREADABLE
+from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
+
+
+@dataclass(frozen=True, slots=True)
+class LostManifest:
+    """What is said of a manifest that is gone though commits were made: by a creation, and by verify."""
+
+    message: str
+    hint: str
+
+    @staticmethod
+    def of(log: TopicLog) -> LostManifest:
+        """What a rebuild of this topic would say. Raises FormatVersionError as a rebuild does, and StorageError."""
+        free = f"to begin anew without its records, delete {recovery_directory(log.topic)}"
+        gone = f"The manifest of topic {log.topic} is gone"
+        try:
+            known = known_topic(log)
+        except FormatVersionError:
+            raise
+        except UNREADABLE:
+            message = f"{gone}, and nothing is left that a rebuild could begin with"
+            return LostManifest(message, f"Restore the log directory from a backup; {free}")
+        if known.snapshot.deleted_ms is not None:
+            return LostManifest(f"{gone}, and the topic was deleted", free.capitalize())
+        message = f"{gone}, but commits of the topic were made"
+        return LostManifest(message, f"segments verify LOG_DIR {log.topic} --repair rebuilds it; {free}")
+
+
+def lost_commits(log: TopicLog, made: Collection[int], latest: int) -> LogDirError | None:
+    """The error where any of the `made` versions is above the latest one of the manifest, and its commit, or one before
+    it, is not in Delta's log.
+
+    `made`: what `made_versions` gave before the manifest was read. A commit that comes between the two is in both, save
+    where a network file system still believes that the commit's file is missing: a listing does not.
+    """
+    last = max(made, default=-1)
+    if last <= latest or log.delta.log_files().commits.keys() >= {*range(latest + 1, last + 1)}:
+        return None
+    return LogDirError(
+        f"Commits of topic {log.topic} were made that its manifest does not have",
+        path=log.location,
+        expected=f"version {last}, which has a mark in {recovery_directory(log.topic)}",
+        found=f"version {latest}",
+        hint=f"segments verify LOG_DIR {log.topic} --repair rebuilds the manifest with all that is known of them",
+    )
+
+
+def check_none_lost(log: TopicLog, state: TableState) -> None:
+    """To be called before a commit on a state. Raises LogDirError where later commits were made and are lost."""
+    made = made_versions(log.storage, log.topic)
+    if max(made, default=-1) <= state.version:
+        return
+    latest = log.following(state.table)[-1].version  # another writer has made its commit before its mark
+    error = lost_commits(log, made, latest)
+    if error is not None:
+        raise error
