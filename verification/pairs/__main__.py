@@ -13,10 +13,22 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from verification.pairs.histories import GROUNDS, Found, History, pairs, play, triples
 from verification.pairs.operations import OPERATIONS
 from verification.pairs.readers import READERS
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which readers are asked."""
+
+    slow: bool
+    without: frozenset[str]
+    spark: bool
 
 
 def main() -> int:
@@ -29,6 +41,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", default="0/1", help="I/N: each Nth history, from the Ith on")
     parser.add_argument("--slow", action="store_true", help="asks the readers that take longer, too: serve")
+    parser.add_argument(
+        "--spark", action="store_true", help="Spark reads, too: a batch, and a stream from an old checkpoint"
+    )
     parser.add_argument("--without", default="", help="readers that are not asked, with commas")
     parser.add_argument("--jobs", type=int, default=1, help="histories at a time, each in a process")
     options = parser.parse_args()
@@ -36,7 +51,10 @@ def main() -> int:
         return _listed()
     histories = [*_chosen(options)]
     without = frozenset(filter(None, options.without.split(",")))
-    return _played(histories, options.slow or bool(options.history), without, options.jobs)
+    asked = Asked(options.slow or bool(options.history), without, options.spark)
+    if options.spark and options.jobs > 1:
+        parser.error("--spark has one session, and so one job")
+    return _played(histories, asked, options.jobs)
 
 
 def _listed() -> int:
@@ -62,9 +80,9 @@ def _chosen(options: argparse.Namespace) -> Iterator[History]:
     return itertools.islice(chosen, int(number), None, int(parts))
 
 
-def _played(histories: list[History], slow: bool, without: frozenset[str], jobs: int) -> int:
+def _played(histories: list[History], asked: Asked, jobs: int) -> int:
     started, failed, steps = time.monotonic(), 0, 0
-    for number, (history, count, fault) in enumerate(_outcomes(histories, slow, without, jobs), 1):
+    for number, (history, count, fault) in enumerate(_outcomes(histories, asked, jobs), 1):
         steps += count
         if fault:
             failed += 1
@@ -82,27 +100,38 @@ def _clear() -> None:
     print("\r\033[K" if sys.stderr.isatty() else "", end="", file=sys.stderr, flush=True)
 
 
-def _outcomes(
-    histories: list[History], slow: bool, without: frozenset[str], jobs: int
-) -> Iterator[tuple[History, int, str]]:
+def _outcomes(histories: list[History], asked: Asked, jobs: int) -> Iterator[tuple[History, int, str]]:
     if jobs == 1:
         for history in histories:
-            yield _outcome(history, slow, without)
+            yield _outcome(history, asked)
         return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_outcome, histories, itertools.repeat(slow), itertools.repeat(without))
+        yield from pool.map(_outcome, histories, itertools.repeat(asked))
 
 
-def _outcome(history: History, slow: bool, without: frozenset[str]) -> tuple[History, int, str]:
+def _outcome(history: History, asked: Asked) -> tuple[History, int, str]:
     """The history, how many steps of it were compared, and what was found."""
     with open(os.devnull, "w") as nowhere:
         stderr, sys.stderr = sys.stderr, nowhere  # warnings of jobs, which are not what is judged
         try:
-            return history, play(history, slow=slow, without=without), ""
+            return (
+                history,
+                play(history, slow=asked.slow, without=asked.without, session=_session() if asked.spark else None),
+                "",
+            )
         except Found as found:
             return history, 0, str(found)
         finally:
             sys.stderr = stderr
+
+
+@cache
+def _session() -> Any:
+    from spark_segments import spark_session
+
+    session = spark_session("pairs", master="local[2]", config={"spark.ui.enabled": "false"})
+    session.sparkContext.setLogLevel("ERROR")
+    return session
 
 
 if __name__ == "__main__":

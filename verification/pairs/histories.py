@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from verification.pairs.model import Partition, TopicModel
 from verification.pairs.operations import (
@@ -32,8 +33,12 @@ from verification.pairs.operations import (
     table_has_run,
 )
 from verification.pairs.readers import READERS
+from verification.pairs.spark_readers import SparkSide
 from verification.pairs.world import DAY_MS, HOUR_MS, Clock, World
 from verification.world.kafka_side import TOPIC, KafkaSide
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PLAIN_KEYS = (b"ann", b"bob", b"", None)
 """The first is in another partition after each doubling of their number."""
@@ -167,16 +172,19 @@ class History:
         return History(ground, operations, seed)
 
 
-def play(history: History, *, slow: bool = False, without: Collection[str] = ()) -> int:
+def play(
+    history: History, *, slow: bool = False, without: Collection[str] = (), session: SparkSession | None = None
+) -> int:
     """Plays a history, and returns how many steps were compared. Raises Found at the first difference.
 
     An operation that cannot be done where its turn comes is passed over. `slow`: readers that take longer are asked at
-    the end. `without`: names of readers that are not asked.
+    the end. `without`: names of readers that are not asked. `session`: Spark reads, too.
     """
     ground = GROUNDS[history.ground]
     with tempfile.TemporaryDirectory(prefix="pairs-") as directory:
         clock = Clock()
         world = World(Path(directory), clock, random.Random(history.seed), ground.keys)
+        world.spark = None if session is None else SparkSide(session)
         with clock.playing(), contextlib.closing(world):
             steps = _Steps(world, slow, without)
             steps.prepare(ground)
@@ -236,11 +244,13 @@ class _Steps:
         world = self.world
         world.first_version = world.log.topic(world.topic).version
         world.versions[world.first_version] = world.model.copy()
+        if world.spark is not None:
+            world.spark.begin(world)
 
     def finish(self) -> None:
         """Records come that are older than others, beside all that was done before; then all expires."""
         world = self.world
-        if self.slow:
+        if self.slow or world.spark is not None:
             self.compare("all", slow=True)
         self.do("more records", lambda: _more(world))
         if world.tables or world.follower or world.copied:

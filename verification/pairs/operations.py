@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_segments import LogDir
-from spark_segments.errors import ErasedRecordsError, LogDirError, TransactionOrderError
+from spark_segments.errors import ErasedRecordsError, LogDirError, SegmentsError, TransactionOrderError
 from spark_segments.kafka_protocol import capture
 from spark_segments.maintenance import (
     compact,
@@ -87,6 +87,7 @@ def append_once(world: World) -> Any:
     once = f"load/{world.made}"
     placed = world.append(rows, once=once)
     world.append(rows, once=once)
+    world.has_repeated = True
     return placed
 
 
@@ -95,6 +96,7 @@ def append_transactions(world: World) -> Any:
     rows = world.rows(world.keys_now()[:2], [0, 0])
     placed = world.append(rows, txn=("query", world.made))
     world.append(rows, txn=("query", world.made))
+    world.has_repeated = True
     try:
         world.append(rows, txn=("query", world.made - 1))
     except TransactionOrderError:
@@ -300,8 +302,15 @@ def _create_again(world: World) -> None:
     world.forget_versions()
     world.group = None
     world.signed = None
-    world.tables = {name: one for name, one in world.tables.items() if one.kind != "archive"}
+    forget_copies(world)
     world.model.append(world.append(late_rows(world)))
+
+
+def forget_copies(world: World) -> None:
+    """An archive and a copy in Kafka's form follow a topic by its id, and no other one."""
+    world.tables = {name: one for name, one in world.tables.items() if one.kind != "archive"}
+    shutil.rmtree(world.directory / "copy", ignore_errors=True)
+    world.copied = False
 
 
 def restore_first(world: World) -> bool:
@@ -319,14 +328,45 @@ def restored(world: World, is_done: bool) -> None:
         world.model.restore(world.versions[world.first_version])
 
 
-def lose_manifest(world: World) -> None:
-    """The manifest is lost, and rebuilt from its recovery copy and notes."""
+def lose_manifest(world: World) -> bool:
+    """The manifest is lost, and rebuilt from its recovery copy and notes. Returns whether the topic has kept its id.
+
+    It gets another one where files are there that no commit names: those of an append that was a repeat.
+    """
+    topic_id = world.log.topic(world.topic).snapshot.topic_id
     shutil.rmtree(Path(world.log.uri, "_manifest", world.topic))
     world.reopen()
     ran = segments("verify", world.log.uri, world.topic, "--repair", "--yes")
     assert ran.code == 0, f"the manifest is not rebuilt: {ran.output.decode()} {ran.error}"
     world.reopen()
     world.forget_versions()
+    is_kept = world.log.topic(world.topic).snapshot.topic_id == topic_id
+    assert is_kept or world.has_repeated, "the rebuilt topic has another id"
+    return is_kept
+
+
+def rebuilt(world: World, is_kept: bool) -> None:
+    if not is_kept:
+        forget_copies(world)
+        world.follower = world.group = None
+
+
+def lose_newest_commit(world: World) -> None:
+    """A copy of the directory lacks the newest commit: verify and the next append say so. Then the file comes back."""
+    commits = Path(world.log.uri, "_manifest", world.topic, "_delta_log").glob("*.json")
+    newest = max(commits)
+    aside = world.directory / newest.name
+    newest.rename(aside)
+    world.reopen()
+    ran = segments("verify", world.log.uri, world.topic)
+    assert ran.code == 3, f"verify finds nothing: {ran.output.decode()} {ran.error}"
+    try:
+        world.log.topic(world.topic).append([{"key": "ann", "value": "in place of another", "partition": 0}])
+    except SegmentsError:
+        aside.rename(newest)
+        world.reopen()
+        return
+    raise AssertionError("an append takes the offset of an acknowledged record")
 
 
 # Copies
@@ -660,7 +700,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("make again", make_again, when=is_own),
     Operation("make again later", make_again_later, when=is_own),
     Operation("restore", restore_first, restored, can_restore),
-    Operation("lose manifest", lose_manifest),
+    Operation("lose manifest", lose_manifest, rebuilt),
+    Operation("lose newest commit", lose_newest_commit),
     Operation("mirror", mirror_it),
     Operation("promote", promote_it, when=lambda world: world.follower is not None),
     Operation("export and import", export_and_import),

@@ -6,7 +6,7 @@ A reader is a line of `READERS`: a name, when it can be asked, and what it compa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,9 +21,7 @@ from spark_segments.polars import scan_topic
 from verification.kafka_protocol.serving import consumer, serving
 from verification.kills.table_rows import content
 from verification.pairs.model import Place, Record
-from verification.pairs.world import Ran, World, segments
-
-Rows = Mapping[Place, Record]
+from verification.pairs.world import Ran, World, check_equal, rows_by_place, segments
 
 
 def always(_: World) -> bool:
@@ -40,45 +38,13 @@ class Reader:
     is_slow: bool = False
 
 
-def check_equal(seen: Any, expected: Any) -> None:
-    """Raises AssertionError with the first differences."""
-    if seen == expected:
-        return
-    if not isinstance(seen, dict) or not isinstance(expected, dict):
-        raise AssertionError(f"sees {seen!r}, not {expected!r}")
-    kinds = {
-        "lacks": {place: expected[place] for place in expected if place not in seen},
-        "has besides": {place: seen[place] for place in seen if place not in expected},
-        "differs in": {place: seen[place] for place in seen if place in expected and seen[place] != expected[place]},
-    }
-    words = [
-        f"{kind} " + ", ".join(f"{place}: {row}" for place, row in list(rows.items())[:3])
-        for kind, rows in kinds.items()
-        if rows
-    ]
-    raise AssertionError("; ".join(words))
-
-
-def _rows(table: Any) -> dict[Place, Record]:
-    """Rows of Arrow, Polars or DuckDB with the columns of a record."""
-    rows = table.select(["partition", "offset", "key", "value", "timestamp"])
-    listed = rows.to_pylist() if hasattr(rows, "to_pylist") else rows.to_dicts()
-    return {
-        (row["partition"], row["offset"]): Record(row["key"], row["value"], _ms(row["timestamp"])) for row in listed
-    }
-
-
-def _ms(moment: datetime) -> int:
-    return round((moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
-
-
 # The log
 
 
 def scan(world: World) -> None:
     for isolation in ("read_uncommitted", "read_committed"):
         seen = world.log.topic(world.topic).scan(isolation=isolation).to_table()
-        check_equal(_rows(seen), world.model.records())
+        check_equal(rows_by_place(seen), world.model.records())
 
 
 def offsets(world: World) -> None:
@@ -104,20 +70,20 @@ def by_condition(world: World) -> None:
     key = next(key for key in world.keys if key)
     of_key = {place: record for place, record in records.items() if record.key == key}
     key_condition = pc.field("key") == key
-    check_equal(_rows(scanned.where(key_condition).to_table().filter(key_condition)), of_key)
+    check_equal(rows_by_place(scanned.where(key_condition).to_table().filter(key_condition)), of_key)
     times = sorted(record.timestamp_ms for record in records.values())
     if times:
         middle_ms = times[len(times) // 2]
         since = datetime.fromtimestamp(middle_ms / 1000, UTC)
         late = {place: record for place, record in records.items() if record.timestamp_ms >= middle_ms}
         time_condition = pc.field("timestamp") >= since
-        check_equal(_rows(scanned.where(time_condition).to_table().filter(time_condition)), late)
+        check_equal(rows_by_place(scanned.where(time_condition).to_table().filter(time_condition)), late)
 
 
 def latest(world: World) -> None:
     for tombstones in (True, False):
         scanned = world.log.topic(world.topic).scan(view="latest", include_tombstones=tombstones)
-        check_equal(_rows(scanned.to_table()), world.model.latest(tombstones=tombstones))
+        check_equal(rows_by_place(scanned.to_table()), world.model.latest(tombstones=tombstones))
 
 
 def deep_verification(world: World) -> None:
@@ -129,14 +95,14 @@ def deep_verification(world: World) -> None:
 
 
 def polars(world: World) -> None:
-    check_equal(_rows(scan_topic(world.log.uri, world.topic).collect()), world.model.records())
+    check_equal(rows_by_place(scan_topic(world.log.uri, world.topic).collect()), world.model.records())
 
 
 def duckdb(world: World) -> None:
     """A database that stays open sees the topic as it is at each query."""
     if world.database is None:
         world.database = TopicDatabase(world.log)
-    check_equal(_rows(world.database.sql(f'SELECT * FROM "{world.topic}"').to_table()), world.model.records())
+    check_equal(rows_by_place(world.database.sql(f'SELECT * FROM "{world.topic}"').to_table()), world.model.records())
 
 
 # The command
@@ -235,6 +201,11 @@ def _consumed(server: Any, topic: str, number: int, end: int) -> dict[Place, Rec
         reader.close()
 
 
+def spark(world: World) -> None:
+    assert world.spark is not None
+    world.spark.compare(world)
+
+
 READERS = (
     Reader("scan", scan),
     Reader("offsets", offsets),
@@ -251,4 +222,5 @@ READERS = (
     Reader("fenced leader", fenced, lambda world: world.fenced is not None),
     Reader("group", group, lambda world: world.group is not None),
     Reader("serve", kafka_client, is_slow=True),
+    Reader("spark", spark, lambda world: world.spark is not None, is_slow=True),
 )

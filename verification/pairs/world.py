@@ -10,8 +10,9 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pyarrow as pa
@@ -25,6 +26,9 @@ from verification.specification.specification_reader import ManagedLog
 from verification.world.clock import played_time, store_clock
 from verification.world.kafka_side import KafkaSide
 from verification.world.manifest_rows import forget_rows
+
+if TYPE_CHECKING:
+    from verification.pairs.spark_readers import SparkSide
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -112,10 +116,12 @@ class World:
     signed: Path | None = None
     group: dict[int, int] | None = None
     has_own_records: bool = False
+    has_repeated: bool = False
     config: dict[str, str] = field(default_factory=dict)
     made: int = 0
     is_log_append_time: bool = False
     database: TopicDatabase | None = None
+    spark: SparkSide | None = None
 
     def __post_init__(self) -> None:
         self.log = LogDir.create(str(self.directory / "log"))
@@ -247,3 +253,38 @@ def segments(*arguments: object) -> Ran:
         text.flush()
         sys.stdout, sys.stderr = before
     return Ran(code, output.getvalue(), error.getvalue())
+
+
+# What readers see
+
+
+def check_equal(seen: Any, expected: Any) -> None:
+    """Raises AssertionError with the first differences."""
+    if seen == expected:
+        return
+    if not isinstance(seen, dict) or not isinstance(expected, dict):
+        raise AssertionError(f"sees {seen!r}, not {expected!r}")
+    kinds = {
+        "lacks": {place: expected[place] for place in expected if place not in seen},
+        "has besides": {place: seen[place] for place in seen if place not in expected},
+        "differs in": {place: seen[place] for place in seen if place in expected and seen[place] != expected[place]},
+    }
+    words = [
+        f"{kind} " + ", ".join(f"{place}: {row}" for place, row in list(rows.items())[:3])
+        for kind, rows in kinds.items()
+        if rows
+    ]
+    raise AssertionError("; ".join(words))
+
+
+def rows_by_place(table: Any) -> dict[Place, Record]:
+    """Rows of Arrow, Polars or DuckDB with the columns of a record."""
+    rows = table.select(["partition", "offset", "key", "value", "timestamp"])
+    listed = rows.to_pylist() if hasattr(rows, "to_pylist") else rows.to_dicts()
+    return {
+        (row["partition"], row["offset"]): Record(row["key"], row["value"], _ms(row["timestamp"])) for row in listed
+    }
+
+
+def _ms(moment: datetime) -> int:
+    return round((moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
