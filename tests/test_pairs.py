@@ -10,6 +10,9 @@ import pytest
 from verification.pairs.histories import History, pairs, play, triples
 
 WITNESSES = {
+    "an-import-of-another-replica": "imported: import replica",
+    "an-import-behind-captures": "captured: import",
+    "an-export-and-a-roll-in-several": "deleted: export and import, roll small",
     "an-archive-after-partitions-were-added": "archived: add partitions, erase",
 }
 """What met, and the shortest history in which it once went wrong."""

@@ -121,6 +121,13 @@ def roll_all(world: World) -> None:
     succeeded(roll(world.log, topics=[world.topic]))
 
 
+def roll_small(world: World) -> None:
+    """segment.bytes is lowered: what is rolled becomes several segments."""
+    world.log.topic(world.topic).alter({"segment.bytes": "120"})
+    roll_all(world)
+    world.log.topic(world.topic).alter({"segment.bytes": None})
+
+
 def compact_all(world: World) -> None:
     roll_all(world)
     succeeded(compact(world.log, topics=[world.topic], force=True))
@@ -678,6 +685,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("append once", append_once, appended),
     Operation("append transactions", append_transactions, appended),
     Operation("roll", roll_all),
+    Operation("roll small", roll_small),
     Operation("compact", compact_all, compacted),
     Operation("drop tombstones", drop_tombstones, dropped_tombstones, is_compacting),
     Operation("expire", let_expire, expired),
