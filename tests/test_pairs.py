@@ -6,10 +6,12 @@ A history that once went wrong is a line here: the mend of it taken out is found
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import SparkSession
 
 from verification.pairs.histories import History, pairs, play, triples
 
 WITNESSES = {
+    "a-capture-from-the-midst-of-a-batch": "captured: source deletes records, capture",
     "an-import-of-another-replica": "imported: import replica",
     "an-import-behind-captures": "captured: import",
     "an-export-and-a-roll-in-several": "deleted: export and import, roll small",
@@ -48,3 +50,10 @@ def test_every_pair_of_operations_leaves_what_the_model_has(part: int) -> None:
 def test_three_operations_leave_what_the_model_has() -> None:
     for history in triples(100, seed=1):
         play(history, slow=True)
+
+
+@pytest.mark.proof
+def test_spark_sees_what_the_model_has(spark: SparkSession) -> None:
+    """A batch, the latest view, and a stream that goes on from a checkpoint of before the operations."""
+    for history in triples(15, seed=2):
+        play(history, session=spark)
