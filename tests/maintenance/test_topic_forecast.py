@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spark_segments.config import TopicConfig
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, forecast_topic
 from spark_segments.maintenance.removal.vacuum import expired_rows
-from spark_segments.maintenance.retention.plan import plan_retention
-from spark_segments.maintenance.rolling.plan import IDLE, RollRules, plan_roll
+from spark_segments.maintenance.retention.plan import emptied_partitions, plan_retention
+from spark_segments.maintenance.rolling.plan import EXPIRED, IDLE, RollRules, plan_roll
 from tests.examples import examples
 from tests.maintenance.rows import TOPIC_ID, row, snapshot, table
 from verification.world.manifest_rows import Partition, Segment, Snapshot
@@ -80,16 +80,19 @@ def test_moments_are_the_first_at_which_the_plans_say_so(parts, overrides, now_m
         assert at_ms < NEVER or number not in retained(2**62)
 
     rules = RollRules.of(TOPIC_ID, config)
+
+    def rolled(at_ms: int, reason: str = "") -> set[int]:
+        emptied = emptied_partitions(made.live, start, config, at_ms)
+        partitions = plan_roll(made.live, rules, at_ms, emptied).partitions
+        return {one.partition for one in partitions if not reason or reason in one.reasons}
+
     for number, at_ms in enumerate(forecast.idle_ms.tolist()):
-        idle = [
-            any(
-                one.partition == number and IDLE in one.reasons
-                for one in plan_roll(made.live, rules, moment_ms).partitions
-            )
-            for moment_ms in (at_ms - 1, at_ms)
-        ]
-        assert idle == [False, at_ms < NEVER]
-    assert set(forecast.roll) == {one.partition for one in plan_roll(made.live, rules, now_ms).partitions}
+        assert [number in rolled(moment_ms, IDLE) for moment_ms in (at_ms - 1, at_ms)] == [False, at_ms < NEVER]
+    for number, at_ms in enumerate(forecast.expires_ms.tolist()):
+        is_by_size = config.delete and config.retention_bytes == 0 and at_ms < NEVER
+        expires = [number in rolled(moment_ms, EXPIRED) for moment_ms in (at_ms - 1, at_ms)]
+        assert expires == [is_by_size, at_ms < NEVER]
+    assert set(forecast.roll) == rolled(now_ms)
 
     def late(partition: int, at_ms: int) -> bool:
         plan = plan_compaction(made.live, made.partitions, config, at_ms)

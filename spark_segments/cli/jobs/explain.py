@@ -32,6 +32,7 @@ from spark_segments.maintenance.explanation.record_explanation import (
     Wait,
 )
 from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
+from spark_segments.maintenance.rolling.plan import EXPIRED
 from spark_segments.quantities import Duration, human_bytes, moment, plural, span_ms
 
 if TYPE_CHECKING:
@@ -176,7 +177,13 @@ def _where(explanation: Explanation) -> str:
 
 
 def _kept(explanation: Explanation) -> str:
-    if explanation.steps[0].facts.get("due") is True:
+    first = explanation.steps[0]
+    if first.job == "roll" and EXPIRED in first.facts["due"]:
+        return (
+            "No rule keeps it any longer: the next roll seals it and the next retain removes it, unless a younger "
+            "record is appended before."
+        )
+    if first.facts.get("due") is True:
         return "No rule keeps it any longer: the next run of retain removes it."
     if len(explanation.kept_by) == 1:
         [rule] = explanation.kept_by
@@ -215,17 +222,24 @@ def _step(step: Step, explanation: Explanation) -> Iterator[str]:
 
 
 def _roll(step: Step, explanation: Explanation) -> str:
+    if EXPIRED in step.facts["due"]:
+        return (
+            "all of the active segment has expired and is due to be rolled, unless a younger record is appended before"
+        )
     if due := step.facts["due"]:
         text = f"the active segment is due to be rolled ({', '.join(due)})"
         whole = step.window.latest_ms == explanation.now_ms + explanation.every_ms
         return text if whole else f"{text}, but the record may be in the part that stays active"
     there, full = human_bytes(step.facts["log_bytes"]), human_bytes(int(explanation.settings["segment.bytes"]))
     text = f"the active segment, which has {there}, is rolled once it has segment.bytes ({full})"
-    if step.window.latest_ms is None:
-        return text
-    segment_ms = step.facts["segment_ms"]
-    by_clock = "segment.ms" if int(explanation.settings["segment.ms"]) == segment_ms else "max.compaction.lag.ms"
-    return f"{text}, or once {by_clock} ({duration(segment_ms)}) has passed"
+    if step.window.latest_ms is not None:
+        segment_ms = step.facts["segment_ms"]
+        by_clock = "segment.ms" if int(explanation.settings["segment.ms"]) == segment_ms else "max.compaction.lag.ms"
+        text = f"{text}, or once {by_clock} ({duration(segment_ms)}) has passed"
+    if "expires_ms" in step.facts:
+        expires = when(step.facts["expires_ms"], explanation.now_ms)
+        text = f"{text}, or at {expires} if nothing is appended: all of it has expired then"
+    return text
 
 
 def _retention_ms(step: Step, explanation: Explanation) -> str:

@@ -116,6 +116,9 @@ def roll(
 ) -> None:
     """Seals segments that are due by segment.bytes, segment.ms or a full index, and merges small chunks.
 
+    Where all of a partition has expired by the topic's own retention, all
+    of its active segment is sealed, too: retain takes sealed segments alone.
+
     Example: segments roll /data/log orders --dry-run
     """
     from spark_segments.maintenance import roll as job

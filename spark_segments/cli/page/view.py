@@ -214,6 +214,8 @@ def _deletions(rows: Sequence[Segment], forecast: TopicForecast, now_ms: int) ->
     together: dict[tuple[int, str], list[tuple[int, Segment]]] = {}
     for row, at_ms in enumerate(forecast.retain_ms.tolist()):
         rule = forecast.expired.get(row, RETENTION_MS)
+        if rows[row].state != Segment.SEALED:  # it goes with its partition, once roll has sealed it
+            at_ms = max(int(forecast.expires_ms[forecast.owner[row]]), now_ms)
         at_ms = now_ms if row in forecast.expired else at_ms
         if at_ms < NEVER:
             soon = bisect_left(SOON_MS, at_ms - now_ms)
@@ -310,13 +312,15 @@ class _Partition:
         active = sum(segment.log_bytes for segment in self.segments if segment.state != Segment.SEALED)
         if not active:
             return StepView(ROLL, "nothing: the active segment is empty")
-        at_ms, limit = int(self.forecast.idle_ms[self.row]), self.config.segment_bytes
+        idle_ms, expires_ms = int(self.forecast.idle_ms[self.row]), int(self.forecast.expires_ms[self.row])
+        at_ms, limit = min(idle_ms, expires_ms), self.config.segment_bytes
         if roll := self.forecast.roll.get(self.row):
             return StepView(ROLL, f"now: {', '.join(roll.reasons)}", due=True, since_ms=at_ms)
         full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(limit)}"
         if at_ms == NEVER:
             return StepView(ROLL, full)
-        return StepView(ROLL, f"{when(at_ms, self.now_ms)} by segment.ms, or {full}", at_ms=at_ms)
+        why = "by segment.ms" if idle_ms <= expires_ms else "because all of it has expired by then"
+        return StepView(ROLL, f"{when(at_ms, self.now_ms)} {why}, or {full}", at_ms=at_ms)
 
     def _retain(self) -> StepView:
         taken = [row for row in range(self.start, self.start + len(self.segments)) if row in self.forecast.expired]
@@ -331,13 +335,20 @@ class _Partition:
         if not self.config.delete:
             return StepView(RETAIN, "nothing: cleanup.policy has no delete")
         if not self.segments or self.segments[0].state != Segment.SEALED:
-            return StepView(RETAIN, "nothing: no segment is sealed")
+            return self._retain_active()
         ways = self._retention(self.start)
         if not ways:
             return StepView(RETAIN, "nothing: retention.ms and retention.bytes are -1")
         return StepView(
             RETAIN, f"the oldest segment {' or '.join(ways)}", at_ms=int(self.forecast.retain_ms[self.start])
         )
+
+    def _retain_active(self) -> StepView:
+        at_ms = int(self.forecast.expires_ms[self.row])
+        if at_ms == NEVER:
+            return StepView(RETAIN, "nothing: no segment is sealed")
+        expires = "has expired" if at_ms <= self.now_ms else f"expires {when(at_ms, self.now_ms)}"
+        return StepView(RETAIN, f"all of the active segment {expires}: retain takes it once roll has sealed it")
 
     def _compact(self) -> StepView:
         candidate = self.forecast.compact.get(self.row)

@@ -276,6 +276,10 @@ class _Record:
             "segment_ms": self.rules.segment_ms,
             "log_bytes": int(self.live.slice(self.sealed_rows).column("log_bytes").to_numpy().sum()),
         }
+        numbers = self.snapshot.partitions.column("partition").to_numpy()  # a directory of Kafka's may have gaps
+        expires_ms = int(self.forecast.expires_ms[np.searchsorted(numbers, self.partition.partition)])
+        if expires_ms < NEVER:
+            facts["expires_ms"] = expires_ms
         waits_for = None if window.latest_ms is not None else _missing(expected.roll)
         yield Step("roll", Rule.ACTIVE_SEGMENT, window, waits_for, facts)
 

@@ -18,7 +18,16 @@ from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states, with_column
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
-from spark_segments.maintenance.retention.plan import REASONS, is_sealed, newest_ms, plan_retention
+from spark_segments.maintenance.retention.plan import (
+    REASONS,
+    RETENTION_MS,
+    Expired,
+    emptied_partitions,
+    is_sealed,
+    largest_ms,
+    newest_ms,
+    plan_retention,
+)
 from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollRules, plan_roll
 
 NEVER = np.iinfo(np.int64).max
@@ -33,7 +42,8 @@ class TopicForecast:
     when retention.ms takes the others; `retain_bytes` int64[n], how much must be appended before retention.bytes does;
     NEVER where it does not. `cleanable_ms` int64[n] is when min.compaction.lag.ms lets cleaning go to the end of a
     sealed one, NEVER for the others. `roll` has the partitions that roll now; `idle_ms` int64[partitions] is when an
-    active segment to which nothing is appended does. `compact` has the partitions with sealed segments; `max_lag_ms`
+    active segment to which nothing is appended does by segment.ms, and `expires_ms` int64[partitions] when one does
+    because all of its partition has expired. `compact` has the partitions with sealed segments; `max_lag_ms`
     int64[partitions] is when max.compaction.lag.ms is over for what is dirty in them. `removed` and `removed_bytes`
     int64[partitions] are the segments that wait for vacuum, `vacuum_ms` is when the first of them goes.
     """
@@ -45,6 +55,7 @@ class TopicForecast:
     cleanable_ms: np.ndarray
     roll: dict[int, PartitionToRoll]
     idle_ms: np.ndarray
+    expires_ms: np.ndarray
     compact: dict[int, CompactionCandidate]
     max_lag_ms: np.ndarray
     removed: np.ndarray
@@ -58,10 +69,12 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     count = partitions.num_rows
     rows = _by_row(snapshot.live, partitions)
     live = _Live(rows, rows.column("partition").to_numpy(), is_sealed(rows), partitions, config)
-    expired = plan_retention(rows, live.of_partitions("log_start_offset"), config, now_ms)
+    starts = live.of_partitions("log_start_offset")
+    expired = plan_retention(rows, starts, config, now_ms)
     going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
     rules, numbers = RollRules.of(snapshot.topic_id, config), live.of_partitions("partition")
-    rolls = plan_roll(snapshot.live, rules, now_ms).partitions  # the jitter goes by the partition's number
+    emptied = numbers[emptied_partitions(rows, starts, config, now_ms)]
+    rolls = plan_roll(snapshot.live, rules, now_ms, emptied).partitions  # the jitter goes by the partition's number
     removed = _by_row(in_states(snapshot.segments, *OUT_OF_LOG), partitions)
     gone_owner = removed.column("partition").to_numpy()
     candidates = plan_compaction(rows, partitions, config, now_ms) if config.compact else []
@@ -75,6 +88,7 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
         live.cleanable_ms(),
         {int(np.searchsorted(numbers, roll.partition)): roll for roll in rolls},
         live.idle_ms(rules),
+        live.expires_ms(expired),
         {candidate.partition: candidate for candidate in candidates},
         live.max_lag_ms(candidates),
         np.bincount(gone_owner, minlength=count),
@@ -152,6 +166,26 @@ class _Live:
             moments[partition] = later(began[row : row + 1], roll_ms)[0]
         return moments
 
+    def expires_ms(self, expired: Expired) -> np.ndarray:
+        """When all of each partition with an active segment has expired: see `emptied_partitions`. By size it has since
+        the last append.
+        """
+        count, owner, config = self.partitions.num_rows, self.owner, self.config
+        chunks = ~self.sealed
+        has_records = np.bincount(owner[chunks], self.numbers("log_bytes")[chunks], minlength=count) > 0
+        created_ms = _largest(owner[chunks], self.numbers("created_ms")[chunks], count)
+        if config.delete and config.retention_bytes == 0:
+            return np.where(has_records, created_ms, NEVER)
+        if not config.delete or config.retention_ms < 0:
+            return np.full(count, NEVER)
+        # The chunks are one segment. It waits for those before it that go by time, not for those that go sooner.
+        timestamp_ms = _largest(owner[chunks], self.numbers("max_timestamp_ms")[chunks], count)
+        newest = largest_ms(timestamp_ms, created_ms)
+        waited_for = self.sealed.copy()
+        waited_for[expired.rows[expired.reason != REASONS.index(RETENTION_MS)]] = False
+        before = _largest(owner[waited_for], newest_ms(self.rows)[waited_for], count)
+        return np.where(has_records, later(np.maximum(newest, before), config.retention_ms), NEVER)
+
     def cleanable_ms(self) -> np.ndarray:
         """When cleaning may reach the end of each segment, and of all before it. 0 for clean segments."""
         config = self.config
@@ -192,6 +226,13 @@ def later(since_ms: np.ndarray | int, wait_ms: np.ndarray | int) -> np.ndarray:
     """int64[]: the first moment at which more than `wait_ms` have passed; NEVER if no clock reaches it."""
     moments: np.ndarray = since_ms + np.minimum(np.minimum(wait_ms, NEVER - 1) + 1, NEVER - np.maximum(since_ms, 0))
     return moments
+
+
+def _largest(owner: np.ndarray, values: np.ndarray, partitions: int) -> np.ndarray:
+    """int64[partitions]: the largest value of each, -1 without one."""
+    largest = np.full(partitions, -1)
+    np.maximum.at(largest, owner, values)
+    return largest
 
 
 def _runs(owner: np.ndarray) -> Iterator[tuple[int, int]]:

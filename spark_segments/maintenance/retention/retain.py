@@ -1,7 +1,7 @@
 """Retention: whole sealed segments leave a partition's log because of their age, of its size, or of the log start.
 
 plan.py says which segments these are. `plan_log_directory` adds to them if a whole log directory must stay under a
-size. The active segment is never touched.
+size. The active segment is never touched: where all of it has expired, roll seals it first (`emptied_partitions`).
 """
 
 from __future__ import annotations

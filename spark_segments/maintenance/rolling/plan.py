@@ -27,8 +27,11 @@ SEGMENT_MS = "segment.ms"
 SEGMENT_INDEX_BYTES = "segment.index.bytes"
 OFFSET_OVERFLOW = "offset overflow"
 IDLE = "idle"
+EXPIRED = "all expired"
 MERGE = "merge"
 SHARED_OBJECT = "shared object"
+
+NO_PARTITIONS = np.empty(0, np.int64)
 
 MERGE_CHUNKS = 8
 """The least number of neighbouring chunks that are merged: a record is copied a logarithmic number of times before it
@@ -99,7 +102,12 @@ class PartitionToRoll:
     @property
     def needs_headers(self) -> bool:
         """Whether a segment may end within a chunk. Then batch headers must be read."""
-        return not {IDLE, MERGE, SHARED_OBJECT}.issuperset(self.reasons)
+        return not {IDLE, EXPIRED, MERGE, SHARED_OBJECT}.issuperset(self.reasons)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether all of the partition has expired by the topic's own retention, so that all of it is sealed."""
+        return EXPIRED in self.reasons
 
     def line(self) -> dict[str, Any]:
         """The partition's line in the report of a dry run."""
@@ -121,8 +129,17 @@ class RollPlan:
         return tuple(Segment.of_table(self.chunks.slice(partition.first_row, partition.rows)))
 
 
-def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
-    """Which partitions have something to roll or merge at `now_ms`. `live`: rows sorted by partition and offset."""
+def plan_roll(
+    live: pa.Table,
+    rules: RollRules,
+    now_ms: int,
+    emptied: np.ndarray = NO_PARTITIONS,
+) -> RollPlan:
+    """Which partitions have something to roll or merge at `now_ms`. `live`: rows sorted by partition and offset.
+
+    `emptied`: the partitions of which all has expired, the active segment too (`emptied_partitions`). Retention takes
+    sealed segments alone. So the active segment is rolled first, as a broker does it before it deletes the last one.
+    """
     chunks = in_states(live, Segment.CHUNK).combine_chunks()
     if chunks.num_rows == 0:
         return RollPlan(chunks, [])
@@ -152,6 +169,7 @@ def plan_roll(live: pa.Table, rules: RollRules, now_ms: int) -> RollPlan:
         SEGMENT_INDEX_BYTES: size >= rules.full_index_bytes,
         OFFSET_OVERFLOW: end - 1 - base > MAX_RELATIVE_OFFSET,
         IDLE: idle,
+        EXPIRED: np.isin(partitions, emptied),
         MERGE: np.zeros(len(first), bool),
     }
     merge = _merge_rules(chunks)

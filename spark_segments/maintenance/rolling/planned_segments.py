@@ -136,10 +136,12 @@ def plan_segments(
     rules: RollRules,
     now_ms: int,
     merge: MergeRules = MergeRules(),  # noqa: B008 - it is frozen
+    *,
+    is_expired: bool = False,
 ) -> list[PlannedSegment]:
     """The segments that a partition's active segment becomes at `now_ms`, and the chunks that are to be merged in the
     part that stays active. `chunks` are the active segment's, in order. A chunk that is in no planned segment stays as
-    it is.
+    it is. `is_expired`: nothing stays active, because all of the partition has expired.
 
     Batch headers are read only of chunks in which a segment may have to end.
     """
@@ -151,7 +153,7 @@ def plan_segments(
     edges = [chunks[0].base_offset, *offsets, end]
     planned = [_planned(chunks, start, stop, sealed=True) for start, stop in itertools.pairwise(edges)]
     opened_ms = max(last.segment.first_batch_max_timestamp_ms, last.created_ms)
-    if now_ms - opened_ms > rules.roll_ms(chunks[0].partition, edges[-2]):
+    if is_expired or now_ms - opened_ms > rules.roll_ms(chunks[0].partition, edges[-2]):
         return planned
     rest = planned.pop()
     starts = [max(chunk.base_offset, rest.base_offset) for chunk in rest.chunks]

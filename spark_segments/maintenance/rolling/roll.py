@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_segments.config import TopicConfig
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
 from spark_segments.extensions import observed
@@ -25,11 +25,13 @@ from spark_segments.log.report import Report
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.job import Job
+from spark_segments.maintenance.retention.plan import emptied_partitions
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
-from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollPlan, RollRules, plan_roll
-from spark_segments.maintenance.rolling.planned_segments import RolledPartition, plan_segments
+from spark_segments.maintenance.rolling.plan import MergeRules, PartitionToRoll, RollPlan, RollRules, plan_roll
+from spark_segments.maintenance.rolling.planned_segments import PlannedSegment, RolledPartition, plan_segments
 from spark_segments.progress import Progress, part_of
 from spark_segments.quantities import Time
+from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,12 +44,16 @@ commit: a job that is killed loses the work of its last wave only."""
 
 @dataclass(frozen=True, slots=True)
 class _Wave:
-    """Partitions of a topic that are rolled in one commit, and the snapshot and rules that they are rolled by."""
+    """Partitions of a topic that are rolled in one commit, and the snapshot and configuration that say so."""
 
     snapshot: Snapshot
-    rules: RollRules
+    config: TopicConfig
     plan: RollPlan
     partitions: list[PartitionToRoll]
+
+    @property
+    def rules(self) -> RollRules:
+        return RollRules.of(self.snapshot.topic_id, self.config)
 
 
 @observed("roll")
@@ -69,22 +75,27 @@ def roll(
     Each wave follows the topic's configuration at the moment when the wave begins. A dry run says which partitions are
     due and why, and opens no segment, unless `planned` wants to know what would come of it (see `Job`).
 
+    Where all of a partition has expired by the topic's own retention, all of it is sealed: retention takes sealed
+    segments alone. `expired_records` in the report's details are the records of such active segments.
+
     A partition's line in the report has `sealed_segments`, how many segments were sealed. `sealed` has their base
     offsets: all of them, or the first and the last few where there are many (see `first_and_last`).
     """
     job = Job.of("roll", log, topics, spark, dry_run, progress, now_ms, planned)
     for snapshot, config in job.snapshots():
-        rules = RollRules.of(snapshot.topic_id, config)
-        plan = plan_roll(snapshot.live, rules, job.now_ms)
+        plan = _plan(job, snapshot, config)
+        expired = sum(partition.records for partition in plan.partitions if partition.is_expired)
+        if expired:
+            job.report.count(expired_records=expired)
         if dry_run:
             for partition in plan.partitions:
                 job.report.add(snapshot.topic, **partition.line())
             if job.planned is not None and plan.partitions:
-                job.planned[snapshot.topic] = _as_rolled(job, _Wave(snapshot, rules, plan, plan.partitions))
+                job.planned[snapshot.topic] = _as_rolled(job, _Wave(snapshot, config, plan, plan.partitions))
             continue
         done, total = 0, len(plan.partitions)
         for partitions in _waves(plan.partitions, WAVE_BYTES_A_SLOT * task_slots(spark)):
-            wave = _Wave(snapshot, rules, plan, partitions)
+            wave = _Wave(snapshot, config, plan, partitions)
             try:
                 wave = _planned_anew_if_altered(job, wave) if done else wave
             except SegmentsError as error:
@@ -98,6 +109,12 @@ def roll(
     return job.report.finish()
 
 
+def _plan(job: Job, snapshot: Snapshot, config: TopicConfig) -> RollPlan:
+    log_start = snapshot.partitions.column("log_start_offset").to_numpy()
+    emptied = emptied_partitions(snapshot.live, log_start, config, job.now_ms)
+    return plan_roll(snapshot.live, RollRules.of(snapshot.topic_id, config), job.now_ms, emptied)
+
+
 def _waves(partitions: Sequence[PartitionToRoll], wave_bytes: int) -> Iterator[list[PartitionToRoll]]:
     return in_bins(
         partitions,
@@ -109,13 +126,13 @@ def _waves(partitions: Sequence[PartitionToRoll], wave_bytes: int) -> Iterator[l
 def _planned_anew_if_altered(job: Job, wave: _Wave) -> _Wave:
     """A new plan for the same partitions: the topic may have been altered since they were planned."""
     snapshot = job.log.snapshot(wave.snapshot.topic)
-    rules = RollRules.of(wave.snapshot.topic_id, job.config(snapshot))
+    config = job.config(snapshot)
     # If another topic has the name now, the commit refuses the wave.
-    if snapshot.topic_id != wave.snapshot.topic_id or rules == wave.rules:
+    if snapshot.topic_id != wave.snapshot.topic_id or config == wave.config:
         return wave
-    plan = plan_roll(snapshot.live, rules, job.now_ms)
+    plan = _plan(job, snapshot, config)
     numbers = {partition.partition for partition in wave.partitions}
-    return _Wave(snapshot, rules, plan, [again for again in plan.partitions if again.partition in numbers])
+    return _Wave(snapshot, config, plan, [again for again in plan.partitions if again.partition in numbers])
 
 
 def _roll_wave(job: Job, wave: _Wave, progress: Progress | None) -> None:
@@ -149,17 +166,33 @@ def _roll_wave(job: Job, wave: _Wave, progress: Progress | None) -> None:
         job.report.add(snapshot.topic, **done.line(reasons[number], is_lost=number not in committed))
 
 
+@dataclass(frozen=True, slots=True)
+class _PlanSegments:
+    """Task function: the segments that a partition's active segment becomes."""
+
+    storage: Storage
+    rules: RollRules
+    now_ms: int
+    merge: MergeRules
+
+    def __call__(self, task: tuple[Sequence[Segment], bool]) -> list[PlannedSegment]:
+        """`task`: the chunks of the active segment, and whether all of the partition has expired."""
+        chunks, is_expired = task
+        return plan_segments(self.storage, chunks, self.rules, self.now_ms, self.merge, is_expired=is_expired)
+
+
 def _segments_of_wave(job: Job, wave: _Wave) -> list[RolledPartition]:
     """The planned segments of each partition that has any. Partitions that fail are noted and left out."""
     chunks = {partition.partition: wave.plan.chunks_of(partition) for partition in wave.partitions}
-    plan = partial(plan_segments, job.storage, rules=wave.rules, now_ms=job.now_ms, merge=wave.plan.merge)
+    expired = {partition.partition for partition in wave.partitions if partition.is_expired}
+    plan = _PlanSegments(job.storage, wave.rules, job.now_ms, wave.plan.merge)
     by_headers = [partition.partition for partition in wave.partitions if partition.needs_headers]
-    work = [chunks[number] for number in by_headers]
+    work = [(chunks[number], number in expired) for number in by_headers]
     tried = try_tasks(plan, work, job.spark, at_a_time=job.storage.tasks_at_a_time)
     read = dict(zip(by_headers, tried, strict=True))
     rolled = []
     for number in chunks:
-        planned = read[number] if number in read else plan(chunks[number])
+        planned = read[number] if number in read else plan((chunks[number], number in expired))
         if isinstance(planned, SegmentsError):
             job.report.fail(wave.snapshot.topic, number, planned)
         elif planned:
