@@ -1,10 +1,14 @@
-"""The eras of a topic: the times between additions of partitions, which a key may have outlived."""
+"""The eras of a topic: the times between additions of partitions, which a key may have outlived.
+
+An erasure ends an era, too. Its tombstones are in the partitions that had values, and a later value of the key may go
+to another one. Only the order of commits says that the value is newer: its record time may be anything.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,15 +22,16 @@ from spark_segments.log.manifest.state.states import PARTITIONS_ADDED, Captured,
 from spark_segments.log.manifest.topic_row import TopicRow
 
 MOST_ADDITIONS = 100
-"""How many additions a topic remembers. Records before and after an older addition count as of one era."""
+"""How many ends of eras a topic remembers. Records before and after a forgotten one count as of one era."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eras:
-    """The times between additions of partitions: what was committed in an era came after all of the eras before it.
+    """The times between additions of partitions and erasures: what was committed in an era came after all of the eras
+    before it.
 
-    `ends`: by addition, oldest first, the log end of each partition at that commit. Partitions that it added have none:
-    all that is in them came after it.
+    `ends`: by addition or erasure, oldest first, the log end of each partition then. Partitions that it added have
+    none: all that is in them came after it.
     """
 
     ends: tuple[tuple[int, ...], ...]
@@ -77,10 +82,19 @@ class Eras:
         last = noted[-1] if noted else []
         if ends == last + [0] * (len(ends) - len(last)):
             return row
-        kept = [*noted, ends][-MOST_ADDITIONS:]
+        kept = [*noted, ends]
+        while len(kept) > MOST_ADDITIONS:
+            del kept[_least_needed(kept)]
         return dataclasses.replace(
             row, states={**row.states, PARTITIONS_ADDED: json.dumps(kept, separators=(",", ":"))}
         )
+
+    @staticmethod
+    def ended_by_erasure(snapshot: Snapshot, appended: Iterable[Partition]) -> TopicRow:
+        """The topic's row with an era that ends behind the tombstones of an erasure, which are `appended` to these
+        partitions. It does not change where each partition has keys of its own.
+        """
+        return snapshot.topic_row if Eras.of(snapshot) is None else Eras.begun(snapshot, appended)
 
     def ranks(self, rows: pa.RecordBatch | pa.Table) -> np.ndarray:
         """int64[4, n] of rows with the columns RANKED: partition, offset, timestamp and era. Of records of a key in
@@ -97,3 +111,10 @@ class Eras:
         for their, our in zip(theirs, ours, strict=True):
             newer = (their > our) | ((their == our) & newer)
         return newer
+
+
+def _least_needed(ends: Sequence[Sequence[int]]) -> int:
+    """Which of the ends of eras is forgotten: the oldest that added no partitions, or the oldest where all added some.
+    Tombstones of an old erasure are gone by then, and values of before an addition may stay for ever.
+    """
+    return next((at for at in range(len(ends) - 1) if len(ends[at]) == len(ends[at + 1])), 0)

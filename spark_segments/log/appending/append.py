@@ -18,6 +18,7 @@ from spark_segments.log.manifest.transaction import AnyTransaction, Transaction,
 if TYPE_CHECKING:  # these need kernels, which a planner's process does not
     from spark_segments.log.appending.appender import Chunks, ProducerOptions, Target
     from spark_segments.log.appending.caller_rows import Rows
+    from spark_segments.log.appending.offset_assignment import RowOfAppend
     from spark_segments.log.typed import Encoders
 
 
@@ -29,8 +30,11 @@ def append(
     *,
     options: ProducerOptions | None = None,
     formats: Mapping[str, str] | None = None,
+    topic_row: RowOfAppend | None = None,
 ) -> dict[int, tuple[int, int]]:
-    """Appends rows in one commit. Takes, returns and raises what `Topic.append` says."""
+    """Appends rows in one commit. Takes, returns and raises what `Topic.append` says. `topic_row`: as in
+    `commit_append`.
+    """
     from spark_segments.log.appending.appender import Appender, Chunks
     from spark_segments.log.appending.caller_rows import record_batches
     from spark_segments.log.appending.offset_assignment import commit_append
@@ -53,7 +57,9 @@ def append(
                 # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
                 written = written or [Chunks(topic, target.topic_id)]
                 chunks = [segment for chunks in written for segment in chunks.segments]
-                return commit_append(manifest, chunks, txn, written=written, defaults=log.defaults, state=state)
+                return commit_append(
+                    manifest, chunks, txn, written=written, defaults=log.defaults, state=state, topic_row=topic_row
+                )
             except (StorageError, UnknownOutcomeError):
                 raise
             except SegmentsError:  # it rests on a state that may be an old one

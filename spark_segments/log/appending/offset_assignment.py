@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,11 +19,16 @@ from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import TableState
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
     from spark_segments.log.appending.appender import Chunks
+
+
+RowOfAppend = Callable[[Snapshot, Change], TopicRow]
+"""The topic's row after an append: of the snapshot that it is committed on, and its change."""
 
 
 def commit_append(
@@ -35,6 +40,7 @@ def commit_append(
     defaults: Mapping[str, str] = {},
     state: TableState | None = None,
     replayed: bool = False,
+    topic_row: RowOfAppend | None = None,
 ) -> dict[int, tuple[int, int]]:
     """Appends chunks to their partitions and returns {partition: (first offset, last offset)}, both inclusive.
 
@@ -43,7 +49,7 @@ def commit_append(
     writer knows of its chunks, which the topic of each try must still take (`check_written`); where it has more
     partitions than for the writer, the append is a separate era. `state`: as in `Manifest.commit`. `replayed`: the
     same chunks may have been committed before, then rolled and vacuumed, so that no row names them; so their files are
-    looked for.
+    looked for. `topic_row` gives the topic's row that the commit has with it.
 
     Raises UnknownTopicError for a partition that is not there; CommitConflictError where the chunks were written for
     another topic id, are too old, or, if `replayed`, have lost their files.
@@ -63,11 +69,14 @@ def commit_append(
             files = {path for chunk in chunks for path in (chunk.path, chunk.index_path, chunk.time_index_path)}
             manifest.storage.force([*files])
         change = plan_append(snapshot, chunks)
-        if partitions is None or partitions >= snapshot.partitions.num_rows:
-            return change
-        # Keys went into other partitions than in the appends around it. Only the order of commits separates them.
-        before = dataclasses.replace(snapshot, states=Eras.begun(snapshot).states)
-        return dataclasses.replace(change, topic=Eras.begun(before, change.partitions))
+        row = snapshot.topic_row
+        if partitions is not None and partitions < snapshot.partitions.num_rows:
+            # Keys went into other partitions than in the appends around it. Only the order of commits separates them.
+            before = dataclasses.replace(snapshot, states=Eras.begun(snapshot).states)
+            row = Eras.begun(before, change.partitions)
+        if topic_row is not None:
+            row = topic_row(dataclasses.replace(snapshot, states=row.states), change)
+        return change if row == snapshot.topic_row else dataclasses.replace(change, topic=row)
 
     done = manifest.commit(plan, txn=txn, state=state)
     offsets: dict[int, tuple[int, int]] = {}

@@ -21,6 +21,7 @@ from spark_segments.errors import CommitConflictError, InvalidOptionError
 from spark_segments.extensions import observed
 from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.operation import Operation
@@ -238,7 +239,7 @@ class _Erasure:
                 "timestamp": pa.array([now_ms] * len(ordered), pa.timestamp("ms", "UTC")),
             }
         )
-        given = append(self.job.log, self.topic, rows)
+        given = append(self.job.log, self.topic, rows, topic_row=_row_with_tombstones)
         next_offsets = {partition: first for partition, (first, _) in given.items()}
         for partition, key in ordered:
             self.ends[partition][key] = next_offsets[partition]
@@ -319,6 +320,11 @@ class _Erasure:
         others = [row for row in rows if row.path in named and row.state != Segment.REMOVED]
         deleting, live = ([row for row in others if row.is_live == flag] for flag in (False, True))
         return self._paths_with_keys([*waiting, *deleting], live)
+
+
+def _row_with_tombstones(snapshot: Snapshot, appended: Change) -> TopicRow:
+    """The topic's row for the commit of an erasure's tombstones: what is written after them is newer."""
+    return Eras.ended_by_erasure(snapshot, appended.partitions)
 
 
 def _waiting(snapshot: Snapshot) -> pa.Table:
