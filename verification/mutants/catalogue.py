@@ -299,6 +299,32 @@ MUTANTS = (
         "tests/log/test_erased_across.py::test_a_value_that_is_written_after_an_erasure_is_seen_whatever_its_time",
     ),
     Mutant(
+        "compact",
+        "an erased key's tombstone waits for a stranger's record",
+        "maintenance/erasure/erase.py",
+        "    return ErasedTombstones.added(row, tombstones)\n",
+        "    return row\n",
+        "tests/maintenance/test_expired_tombstones.py::"
+        "test_a_horizon_that_has_passed_makes_an_erased_keys_partition_due_by_itself",
+    ),
+    Mutant(
+        "compact",
+        "a forced run leaves tombstones whose time has come",
+        "maintenance/compaction/partition_cleaner.py",
+        "first_dirty > bound or (first_dirty == bound and not cleans_again)",
+        "first_dirty >= bound",
+        "tests/maintenance/test_expired_tombstones.py::test_two_forced_runs_remove_an_ordinary_tombstone",
+    ),
+    Mutant(
+        "compact",
+        "an erasure is due again and again",
+        "log/manifest/state/states.py",
+        "(is_cleaned and one.horizon_ms is not None and now_ms >= one.horizon_ms)",
+        "False",
+        "tests/maintenance/test_expired_tombstones.py::"
+        "test_a_horizon_that_has_passed_makes_an_erased_keys_partition_due_by_itself",
+    ),
+    Mutant(
         "erase",
         "the era of an erasure begins before its tombstones",
         "maintenance/erasure/erase.py",

@@ -158,13 +158,16 @@ def retain(
 @with_options
 def compact(
     options: TakingOptions,
-    force: bool = flag("Compact every partition that has records to clean, due or not."),
+    force: bool = flag(
+        "Compact every partition that has records to clean, or tombstones whose time has come, due or not."
+    ),
     max_partitions: int | None = option("Compact at most this number of partitions, the dirtiest first.", min=1),
 ) -> None:
     """Keeps the newest record of every key in the topics whose cleanup.policy has compact.
 
     A partition is due when its dirty ratio exceeds
-    min.cleanable.dirty.ratio, or max.compaction.lag.ms has passed.
+    min.cleanable.dirty.ratio, max.compaction.lag.ms has passed, or
+    delete.retention.ms has for the tombstones of an erasure.
 
     Example: segments compact /data/log prices --force --dry-run
     """

@@ -16,6 +16,7 @@ from spark_segments.execution import run_tasks, task_slots
 from spark_segments.extensions import observed
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import ErasedTombstones
 from spark_segments.log.report import Report
 from spark_segments.maintenance.compaction.held_tombstones import held_keys
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
@@ -38,7 +39,9 @@ def _clean_partition(storage: Storage, clean_round: RoundTasks, task: _Task) -> 
     """Task function: cleans a partition, in this task alone or with the help of others."""
     settings, candidate = task
     target = candidate.first_uncleanable_offset
-    return clean_partition(storage, settings, candidate.partition, target, clean_round=clean_round)
+    return clean_partition(
+        storage, settings, candidate.partition, target, clean_round=clean_round, cleans_again=candidate.is_clean
+    )
 
 
 @observed("compact")
@@ -56,7 +59,8 @@ def compact(
 ) -> Report:
     """Compacts the partitions of compacted topics that are due at `now_ms`, the dirtiest first.
 
-    `force` takes all partitions with cleanable bytes. `max_partitions` bounds how many are done. A partition is one
+    `force` takes all partitions with cleanable bytes, or with a tombstone whose delete horizon has passed. Those of
+    an erasure need no force: see `plan_compaction`. `max_partitions` bounds how many are done. A partition is one
     task, and the largest ones begin first. A partition that is a large part of the whole work (see `count_large`) is
     done by many tasks, before the others; a group of its segments that is a large part of it is done by one task of
     several threads. Each round of a partition is one commit. A partition that fails, for a damaged file say, is left to
@@ -76,7 +80,8 @@ def compact(
     candidates: list[tuple[Snapshot, CompactionCandidate]] = []
     for snapshot, config in job.snapshots("compact"):
         if server.log_cleaner_enable:
-            plan = plan_compaction(snapshot.live, snapshot.partitions, config, job.now_ms, force=force)
+            erased = ErasedTombstones.of(snapshot.states)
+            plan = plan_compaction(snapshot.live, snapshot.partitions, config, job.now_ms, force=force, erased=erased)
             candidates += [(snapshot, candidate) for candidate in plan]
     candidates.sort(key=lambda pair: -pair[1].ratio)
     picked = [(snapshot, candidate) for snapshot, candidate in candidates if candidate.picked][:max_partitions]

@@ -19,8 +19,10 @@ from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.commit.swap import not_as_read
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import ErasedTombstones
+from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.plan import plan_compaction
@@ -99,8 +101,10 @@ def clean_partition(
     target: int,
     *,
     clean_round: CleanRound = ONE_TASK,
+    cleans_again: bool = False,
 ) -> PartitionResult:
-    """Cleans a partition up to offset `target`, in as many rounds as the map's memory asks for.
+    """Cleans a partition up to offset `target`, in as many rounds as the map's memory asks for. `cleans_again`: in one
+    round if it is clean up to there, for tombstones whose time has come.
 
     A round follows the topic's configuration at the moment when the round begins. It is committed only if the
     configuration at the commit allows the same. No SegmentsError is raised: it is the result's `error`, and the rounds
@@ -108,7 +112,7 @@ def clean_partition(
     """
     result = PartitionResult(number)
     try:
-        _clean_rounds(storage, settings, target, clean_round, result)
+        _clean_rounds(storage, settings, target, clean_round, result, cleans_again)
     except UnknownTopicError:  # it was deleted meanwhile
         result.lost = True
     except (SegmentsError, FileNotFoundError) as error:
@@ -117,7 +121,12 @@ def clean_partition(
 
 
 def _clean_rounds(
-    storage: Storage, settings: CleanerSettings, target: int, clean_round: CleanRound, result: PartitionResult
+    storage: Storage,
+    settings: CleanerSettings,
+    target: int,
+    clean_round: CleanRound,
+    result: PartitionResult,
+    cleans_again: bool,
 ) -> None:
     """Does round after round, and counts each in `result` once it is committed."""
     number = result.partition
@@ -132,10 +141,16 @@ def _clean_rounds(
         first_dirty = max(row.first_dirty_offset, row.log_start_offset)
         bound = min(target, _first_uncleanable(snapshot, config, settings, number))
         result.first_dirty_offset = first_dirty
-        if first_dirty >= bound:
+        if first_dirty > bound or (first_dirty == bound and not cleans_again):
             return
         work = RoundPlan(settings, config, row, snapshot.live_of(number), first_dirty, bound)
         done = clean_round(storage, work)
+        if (
+            first_dirty == bound
+            and not any(group.outputs for group in done.groups)
+            and _row(snapshot, work, bound) is None
+        ):
+            return  # the tombstones stay: another partition has older values, or their own time has not come
         if not _commit(storage, manifest, work, done):
             result.lost = True
             return
@@ -157,7 +172,7 @@ def _commit(storage: Storage, manifest: Manifest, work: RoundPlan, done: RoundRe
         current = current.narrowed({work.partition.partition})
         if current.topic_id != work.settings.topic_id or not _allowed(current, work, done.end_offset):
             return None
-        return _change(current, work.partition, done.groups, done.end_offset, storage.now_ms())
+        return _change(current, work, done.groups, done.end_offset, storage.now_ms())
 
     return manifest.commit(change).change is not None
 
@@ -180,13 +195,14 @@ def _allowed(current: Snapshot, work: RoundPlan, end_offset: int) -> bool:
 
 
 def _change(
-    current: Snapshot, row: Partition, done: Sequence[RewrittenGroup], end_offset: int, removed_ms: int
+    current: Snapshot, work: RoundPlan, done: Sequence[RewrittenGroup], end_offset: int, removed_ms: int
 ) -> Change | None:
     """The commit of a round. None if the round does not hold: another cleaner was quicker, or a restore brought records
     back that the round has not read.
 
     Segments that retention took meanwhile do not undo the round: their output is clipped, or left out.
     """
+    row = work.partition
     now = current.partition(row.partition)
     start = now.log_start_offset
     if max(now.first_dirty_offset, start) != max(row.first_dirty_offset, start):
@@ -210,5 +226,17 @@ def _change(
             added += outputs
             removed += [segment.removed(removed_ms) for segment in inputs]
     moved = dataclasses.replace(now, first_dirty_offset=max(end_offset, start))
-    thinned = {row.partition: end_offset}
-    return Change(Operation.COMPACT, add=added, replace=removed, partitions=[moved], thinned=thinned)
+    return Change(
+        Operation.COMPACT,
+        add=added,
+        replace=removed,
+        partitions=[moved],
+        topic=_row(current, work, end_offset),
+        thinned={row.partition: end_offset},
+    )
+
+
+def _row(current: Snapshot, work: RoundPlan, end_offset: int) -> TopicRow | None:
+    """The topic's row after a round; None if it stays."""
+    retention_ms = work.config.delete_retention_ms
+    return ErasedTombstones.cleaned(current, work.partition.partition, end_offset, work.settings.now_ms, retention_ms)

@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.execution import in_bins
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.manifest.state.states import ErasedTombstones
 from spark_segments.maintenance.retention.plan import is_sealed, newest_ms
 
 DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MAX_LAG = "max.compaction.lag.ms"
 FORCED = "forced"
+ERASED = "tombstones of an erasure"
 NOT_DIRTY = "nothing is cleanable"
 BELOW_RATIO = "below min.cleanable.dirty.ratio"
 
@@ -55,6 +58,11 @@ class CompactionCandidate:
         """The dirty ratio: the cleanable bytes divided by the clean and the cleanable bytes."""
         return self.cleanable_bytes / self.log_bytes if self.log_bytes else 0.0
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether only tombstones whose time has come are to be cleaned out: no record came since the last cleaning."""
+        return self.first_uncleanable_offset <= self.first_dirty_offset
+
     def line(self, *, is_within: bool) -> dict[str, Any]:
         """The partition's line in the report of a dry run. `is_within`: it would be cleaned."""
         names = ("clean_bytes", "cleanable_bytes", "first_dirty_offset", "first_uncleanable_offset")
@@ -68,7 +76,13 @@ class CompactionCandidate:
 
 
 def plan_compaction(
-    live: pa.Table, partitions: pa.Table, config: TopicConfig, now_ms: int, *, force: bool = False
+    live: pa.Table,
+    partitions: pa.Table,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    force: bool = False,
+    erased: Sequence[ErasedTombstones] = (),
 ) -> list[CompactionCandidate]:
     """All partitions that have sealed segments, the highest dirty ratio first. `live`: rows sorted by partition and
     offset.
@@ -76,7 +90,9 @@ def plan_compaction(
     The cleanable part of a log begins at the first dirty offset. It ends at the active segment, at the first segment
     that min.compaction.lag.ms protects, or at the last stable offset, whichever comes first. A partition is picked if
     its dirty ratio is strictly above min.cleanable.dirty.ratio, or if a dirty segment has waited for longer than
-    max.compaction.lag.ms. `force` picks every partition with cleanable bytes.
+    max.compaction.lag.ms. As in Kafka, a delete horizon that has passed makes no partition dirty. But a partition is
+    picked, too, if the horizon of an erasure's tombstones (`erased`) has passed: they have keys that are to go. `force`
+    picks every partition with cleanable bytes, or with a tombstone whose horizon has passed.
     """
     if live.num_rows == 0:
         return []
@@ -119,13 +135,20 @@ def plan_compaction(
     np.minimum.at(oldest, owner[waiting], first_timestamp[waiting])
     late = now_ms - oldest > config.max_compaction_lag_ms
 
+    horizon = pc.fill_null(live.column("delete_horizon_ms"), np.iinfo(np.int64).max).to_numpy()
+    has_expired = sealed & (base < dirty[owner]) & (live.column("tombstones").to_numpy() != 0) & (horizon <= now_ms)
+    expired = set(owner[has_expired].tolist())
+    due = {one.partition for one in erased if one.horizon_ms is not None and one.horizon_ms <= now_ms}
+
     candidates = []
     for number in np.unique(owner[sealed]).tolist():
         total = clean[number] + cleanable[number]
-        if cleanable[number] <= 0:
-            picked, reason = False, NOT_DIRTY
-        elif force:
+        if force and (cleanable[number] > 0 or number in expired):
             picked, reason = True, FORCED
+        elif number in due:
+            picked, reason = True, ERASED
+        elif cleanable[number] <= 0:
+            picked, reason = False, NOT_DIRTY
         elif late[number]:
             picked, reason = True, MAX_LAG
         else:

@@ -27,7 +27,7 @@ from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import Erasure
+from spark_segments.log.manifest.state.states import ErasedTombstones, Erasure
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
@@ -323,8 +323,12 @@ class _Erasure:
 
 
 def _row_with_tombstones(snapshot: Snapshot, appended: Change) -> TopicRow:
-    """The topic's row for the commit of an erasure's tombstones: what is written after them is newer."""
-    return Eras.ended_by_erasure(snapshot, appended.partitions)
+    """The topic's row for the commit of an erasure's tombstones: what is written after them is newer, and compaction
+    knows where they are.
+    """
+    tombstones = [ErasedTombstones(chunk.partition, chunk.base_offset, chunk.next_offset) for chunk in appended.add]
+    row = Eras.ended_by_erasure(snapshot, appended.partitions)
+    return ErasedTombstones.added(row, tombstones)
 
 
 def _waiting(snapshot: Snapshot) -> pa.Table:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states, with_column
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.states import ErasedTombstones
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
 from spark_segments.maintenance.retention.plan import (
     REASONS,
@@ -77,7 +78,8 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     rolls = plan_roll(snapshot.live, rules, now_ms, emptied).partitions  # the jitter goes by the partition's number
     removed = _by_row(in_states(snapshot.segments, *OUT_OF_LOG), partitions)
     gone_owner = removed.column("partition").to_numpy()
-    candidates = plan_compaction(rows, partitions, config, now_ms) if config.compact else []
+    erased = ErasedTombstones.of(snapshot.states)
+    candidates = plan_compaction(rows, partitions, config, now_ms, erased=erased) if config.compact else []
     vacuum_ms = np.full(count, NEVER)
     np.minimum.at(vacuum_ms, gone_owner, vacuum_moments(removed, config))
     return TopicForecast(

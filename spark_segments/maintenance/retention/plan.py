@@ -127,7 +127,8 @@ class _Segments:
         before_partition = running[first_row] - kept_bytes[first_row]
         # What would be left once this row and all before it are gone must still be retention.bytes.
         left = np.repeat(total + before_partition, rows) - running
-        return may_go & ~gone & prefix(gone | (left >= retention_bytes), first_row, rows)
+        values: np.ndarray = may_go & ~gone & prefix(gone | (left >= retention_bytes), first_row, rows)
+        return values
 
 
 def expired_records(live: pa.Table, config: TopicConfig, now_ms: int) -> int:

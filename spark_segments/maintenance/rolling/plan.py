@@ -176,8 +176,8 @@ def plan_roll(
     for row in np.flatnonzero(rows >= merge.least_chunks):
         sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
         reasons[MERGE][row] = bool(runs_to_merge(sizes, rules.limits.segment_bytes, merge.least_chunks))
-    emptied = pc.is_in(chunks.column("path"), pa.array(sorted(merge.emptied), pa.string()))
-    reasons[SHARED_OBJECT] = np.logical_or.reduceat(emptied.to_numpy(zero_copy_only=False), first)
+    is_in_object = pc.is_in(chunks.column("path"), pa.array(sorted(merge.emptied), pa.string()))
+    reasons[SHARED_OBJECT] = np.logical_or.reduceat(is_in_object.to_numpy(zero_copy_only=False), first)
     names = list(reasons)
     flags = np.column_stack(list(reasons.values())) & (size > 0)[:, None]
     found_partitions = [

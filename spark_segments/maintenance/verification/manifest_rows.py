@@ -30,7 +30,7 @@ from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import Captured, CapturedBatch, Erasure, Hole, Undecided
+from spark_segments.log.manifest.state.states import Captured, CapturedBatch, ErasedTombstones, Erasure, Hole, Undecided
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import FileInfo
 
@@ -245,7 +245,7 @@ def readable(snapshot: Snapshot, findings: Findings) -> Snapshot:
     states = {}
     for name, value in snapshot.states.items():
         try:
-            for kind in (Hole, Undecided, Captured, CapturedBatch):
+            for kind in (Hole, Undecided, ErasedTombstones, Captured, CapturedBatch):
                 kind.of({name: value})
             for of_snapshot in (Eras, Erasure):
                 of_snapshot.of(dataclasses.replace(snapshot, states={name: value}))

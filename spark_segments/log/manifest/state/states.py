@@ -10,6 +10,9 @@ Its holes (`holes.<partition>`): offsets that are missing though no policy took 
 somewhere else can come too late, or find that records are missing there; the commit that takes the log over the missing
 offsets records them. So are transactions whose end came too late (`undecided.<partition>`).
 
+Where the tombstones of erasures are, until they go (`erased_tombstones.<partition>`): a key that was erased must not
+stay in the log until somebody else appends.
+
 How far partitions are behind the cluster that they are captured from (`captured.<partition>`).
 """
 
@@ -82,7 +85,7 @@ class Erasure:
         )
 
 
-_HOLES, _UNDECIDED = "holes.", "undecided."
+_HOLES, _UNDECIDED, _ERASED = "holes.", "undecided.", "erased_tombstones."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -169,9 +172,76 @@ class Undecided:
         return _in_order(states, _UNDECIDED, Undecided)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class ErasedTombstones:
+    """Offsets [start_offset, end_offset) of a partition that have the tombstones of an erasure. `horizon_ms`: when
+    compaction may remove them, in ms since 1970; None before they were cleaned for the first time.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    horizon_ms: int | None = None
+
+    @staticmethod
+    def of(states: Mapping[str, str]) -> list[ErasedTombstones]:
+        """Those of all partitions, by partition and offset. `states`: of the topic's row, or of its snapshot."""
+        return _in_order(states, _ERASED, ErasedTombstones)
+
+    @staticmethod
+    def added(row: TopicRow, tombstones: Iterable[ErasedTombstones]) -> TopicRow:
+        """The topic's row with these, too."""
+        for new in tombstones:
+            mine = [one for one in ErasedTombstones.of(row.states) if one.partition == new.partition]
+            row = ErasedTombstones._of_partition(row, new.partition, [*mine, new])
+        return row
+
+    @staticmethod
+    def cleaned(
+        snapshot: Snapshot, partition: int, end_offset: int, now_ms: int, delete_retention_ms: int
+    ) -> TopicRow | None:
+        """The topic's row after a round that cleaned a partition up to `end_offset` at `now_ms`; None if it stays.
+
+        The first round sets the horizon, as it does in their batches. The first one after the horizon removes them.
+        """
+        log_start, kept = snapshot.partition(partition).log_start_offset, []
+        before = [one for one in ErasedTombstones.of(snapshot.states) if one.partition == partition]
+        for one in before:
+            is_cleaned = one.end_offset <= end_offset
+            if one.end_offset <= log_start or (is_cleaned and one.horizon_ms is not None and now_ms >= one.horizon_ms):
+                continue
+            if is_cleaned and one.horizon_ms is None:
+                one = dataclasses.replace(one, horizon_ms=now_ms + delete_retention_ms)
+            kept.append(one)
+        return None if kept == before else ErasedTombstones._of_partition(snapshot.topic_row, partition, kept)
+
+    @staticmethod
+    def _of_partition(row: TopicRow, partition: int, tombstones: Sequence[ErasedTombstones]) -> TopicRow:
+        states = {name: value for name, value in row.states.items() if name != f"{_ERASED}{partition}"}
+        kept = list(tombstones)
+        while len(kept) > MOST_ERASURES:  # the two oldest count as one
+            first, second = kept[:2]
+            horizons = [one.horizon_ms for one in (first, second) if one.horizon_ms is not None]
+            kept[:2] = [
+                ErasedTombstones(
+                    partition, first.start_offset, second.end_offset, max(horizons) if len(horizons) == 2 else None
+                )
+            ]
+        if kept:
+            fields = [dataclasses.asdict(one) for one in kept]
+            for entry in fields:
+                del entry["partition"]
+            states[f"{_ERASED}{partition}"] = json.dumps(fields, separators=(",", ":"))
+        return dataclasses.replace(row, states=states)
+
+
 def _in_order(states: Mapping[str, str], prefix: str, kind: Callable[..., T]) -> list[T]:
     by_partition = _of_partitions(states, prefix, lambda number, rows: [kind(number, **row) for row in rows])
-    return sorted(itertools.chain.from_iterable(by_partition.values()))  # type: ignore[type-var]
+    return sorted(itertools.chain.from_iterable(by_partition.values()), key=_place)
+
+
+def _place(row: Any) -> tuple[int, int, int]:
+    return row.partition, row.start_offset, row.end_offset
 
 
 def _of_partitions(states: Mapping[str, str], prefix: str, made: Callable[[int, Any], T]) -> dict[int, T]:
@@ -203,12 +273,12 @@ PARTITIONS_ADDED = "partitions_added"
 of each partition at that commit. Empty where a broker may have added partitions: nobody knows when.
 """
 
-_OF_THE_LOG = (_HOLES, _UNDECIDED, PARTITIONS_ADDED)
+_OF_THE_LOG = (_HOLES, _UNDECIDED, _ERASED, PARTITIONS_ADDED)
 
 
 def log_states(states: Mapping[str, str]) -> dict[str, str]:
-    """The entries of `states` that tell of the log itself, in each copy of it: holes, undecided transactions, and when
-    partitions were added.
+    """The entries of `states` that tell of the log itself, in each copy of it: holes, undecided transactions, the
+    tombstones of erasures, and when partitions were added.
     """
     return {name: value for name, value in states.items() if name.startswith(_OF_THE_LOG)}
 
