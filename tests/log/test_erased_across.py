@@ -12,7 +12,7 @@ from spark_segments.log.eras import MOST_ADDITIONS, Eras
 from spark_segments.maintenance import compact, erase, mirror, restore, roll, table
 from tests.examples import examples
 from tests.log.test_latest_across import CONFIG, cleaned, values
-from tests.topics import DAY_MS, append
+from verification.world.topics import DAY_MS, append
 
 ADA, BOB = b"ada", b"bob"
 

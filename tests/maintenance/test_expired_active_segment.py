@@ -20,10 +20,10 @@ from spark_segments.maintenance import restore, retain, roll
 from spark_segments.maintenance.retention.plan import emptied_partitions
 from spark_segments.maintenance.rolling.plan import EXPIRED
 from tests.examples import examples
-from tests.golden_files import golden_dir
 from tests.maintenance.rows import chunk, row, table
-from tests.manifest_rows import Segment
-from tests.topics import (
+from verification.world.kafka_bytes.golden_files import golden_dir
+from verification.world.manifest_rows import Segment
+from verification.world.topics import (
     DAY_MS,
     GOLDEN_MS,
     append_batches,
