@@ -291,11 +291,11 @@ MUTANTS = (
         "tests/maintenance/test_expired_active_segment.py::test_maintain_empties_a_partition_of_which_all_has_expired",
     ),
     Mutant(
-        "erase",
+        "compact",
         "an erasure hides later values in other partitions",
         "maintenance/erasure/erase.py",
-        "    return Eras.ended_by_erasure(snapshot, appended.partitions)\n",
-        "    return snapshot.topic_row\n",
+        "    row = Eras.ended_by_erasure(snapshot, appended.partitions)\n",
+        "    row = snapshot.topic_row\n",
         "tests/log/test_erased_across.py::test_a_value_that_is_written_after_an_erasure_is_seen_whatever_its_time",
     ),
     Mutant(
@@ -325,11 +325,11 @@ MUTANTS = (
         "test_a_horizon_that_has_passed_makes_an_erased_keys_partition_due_by_itself",
     ),
     Mutant(
-        "erase",
+        "compact",
         "the era of an erasure begins before its tombstones",
         "maintenance/erasure/erase.py",
-        "    return Eras.ended_by_erasure(snapshot, appended.partitions)\n",
-        "    return Eras.ended_by_erasure(snapshot, ())\n",
+        "    row = Eras.ended_by_erasure(snapshot, appended.partitions)\n",
+        "    row = Eras.ended_by_erasure(snapshot, ())\n",
         "tests/log/test_erased_across.py::test_a_writer_that_chooses_partitions_is_seen_after_an_erasure",
     ),
     Mutant(
