@@ -110,7 +110,7 @@ class _Segments:
             gone |= above
             reason[above] = REASONS.index(RETENTION_BYTES)
         if config.delete and config.retention_ms >= 0:
-            # Strictly older, as in Kafka. `gone` rows count as old: what size has removed must not end the prefix of age.
+            # Strictly older, as in Kafka. `gone` segments count as old: what size took must not end the prefix of age.
             is_old = now_ms - self.newest_ms > config.retention_ms
             old = may_go & ~gone & prefix(gone | is_old, first_row, rows)
             gone |= old
