@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import io
+import errno
 import json
 import os
 import shutil
@@ -316,19 +316,18 @@ def show_any_text() -> None:
     """Has standard output print a character that its encoding lacks as Python's escape of it: with LC_ALL=C or
     PYTHONIOENCODING=ascii a table would end in a traceback, after the rows before it. Bytes of records stay unchanged.
     """
-    stream = sys.stdout
-    if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or not _is_utf8(stream)):
-        stream.reconfigure(errors="backslashreplace")
-
-
-def _is_utf8(stream: io.TextIOWrapper) -> bool:
-    return stream.encoding.lower().replace("-", "") == "utf8"
+    reconfigure = getattr(sys.stdout, "reconfigure", None)  # a stream of a notebook may have none
+    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    if reconfigure is not None and (sys.stdout.errors == "strict" or not is_utf8):
+        reconfigure(errors="backslashreplace")
 
 
 def words_of(error: Exception) -> str:
     """An error's text; of a file that cannot be opened its name and why, without Python's number for it."""
     if isinstance(error, OSError) and not isinstance(error, SegmentsError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of a stream, which has no name
+        return "There is no space left where the output is written to"
     return str(error)
 
 

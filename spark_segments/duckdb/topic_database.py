@@ -69,7 +69,7 @@ def _cut(cell: Any) -> Any:
 try:
     import duckdb
 except ImportError as error:
-    raise MissingExtraError("duckdb", "SQL over topics", "duckdb") from error
+    raise MissingExtraError("duckdb", "Queries over topics", "duckdb") from error
 
 _LATEST = "latest"  # the view
 _LATEST_SUFFIX = f"${_LATEST}"

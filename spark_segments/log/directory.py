@@ -6,6 +6,7 @@ Nothing here, and nothing that this module imports, needs a kernel: a command th
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -222,7 +223,9 @@ class LogDirectory:
             yield self.manifest(topic)
         except UnknownTopicError as error:
             if error.path == self.storage.uri:  # else it is a partition that is not there
-                error.hint = self._there() if error.hint is None else f"{error.hint}. {self._there()}"
+                meant = difflib.get_close_matches(topic, self.directories(), n=1)
+                hints = [error.hint, f"Did you mean {meant[0]}?" if meant else self._there()]
+                error.hint = ". ".join(filter(None, hints))
             raise
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:

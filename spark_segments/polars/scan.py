@@ -21,7 +21,7 @@ try:
     import polars as pl
     from polars.io.plugins import register_io_source
 except ImportError as error:
-    raise MissingExtraError("polars", "scan_topic", "polars") from error
+    raise MissingExtraError("polars", "Frames of Polars", "polars") from error
 
 
 def scan_topic(

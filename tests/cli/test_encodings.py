@@ -1,8 +1,9 @@
-"""A standard output, and arguments, in an encoding that has not all characters."""
+"""Text that goes in and out in another encoding than UTF-8, and outputs that take nothing."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, InvalidRecordError
+from tests.cli.conftest import Segments
 
 VALUE = "zürich→1"
 ENCODINGS = {
@@ -47,6 +49,35 @@ def test_characters_that_the_output_lacks_are_escaped_and_bytes_of_records_are_n
     assert b"Traceback" not in by_key.stderr
     if encoding == "the C locale":
         assert by_key.returncode == 1 and by_key.stderr.startswith(b"error: A text is not UTF-8")
+
+
+@pytest.mark.parametrize("form", ["text", "json", "envelope"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_text_of_utf_16_is_refused_by_its_mark(log: LogDir, run: Segments, form: str, encoding: str) -> None:
+    """What PowerShell's > writes was three records of halves of lines."""
+    text = "\ufeff" + '{"value": "a"}\r\n{"value": "b"}\r\n'
+    ran = run("append", log.uri, "orders", "--format", form, stdin=text.encode(encoding))
+    assert ran.code == 1 and "The text is UTF-16" in ran.error and "iconv" in ran.error
+    assert log.topic("orders").offsets() == {0: (0, 1)}
+
+
+def test_a_misspelt_topic_is_answered_with_the_nearest(log: LogDir, run: Segments) -> None:
+    assert "Did you mean orders?" in run("consume", log.uri, "ordres").error
+    assert "There are: orders" in run("consume", log.uri, "quite-another").error
+
+
+def test_a_full_disk_below_the_output_is_one_error_in_words(log: LogDir, python_environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "spark_segments", "consume", log.uri, "orders"]
+    with open("/dev/full", "wb") as full:
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=python_environment, check=False)
+    assert (ran.returncode, ran.stderr) == (1, b"error: There is no space left where the output is written to\n")
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_it(log: LogDir, run: Segments) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = run("page", log.uri, "--port", port)
+    assert ran.code == 1 and f"Port {port} of 127.0.0.1" in ran.error and "--port 0" in ran.error
 
 
 def test_half_of_a_surrogate_pair_is_one_error_wherever_text_is_given(log: LogDir) -> None:

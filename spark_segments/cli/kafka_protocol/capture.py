@@ -84,7 +84,7 @@ def capture(
         from spark_segments.kafka_protocol.capturing.options import CaptureOptions
         from spark_segments.kafka_protocol.client_settings import settings_of_file
     except ModuleNotFoundError as error:
-        raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
+        raise MissingExtraError("kafka", "Commands of Kafka's protocol", str(error.name)) from error
 
     log, session = location.create(), spark.session("capture")
     options = CaptureOptions(

@@ -95,7 +95,7 @@ def replay(
         from spark_segments.kafka_protocol.client_settings import settings_of_file
         from spark_segments.kafka_protocol.replaying.replay import Replay, ReplayOptions
     except ModuleNotFoundError as error:
-        raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
+        raise MissingExtraError("kafka", "Commands of Kafka's protocol", str(error.name)) from error
 
     log = location.open()
     options = ReplayOptions(

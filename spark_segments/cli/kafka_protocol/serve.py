@@ -85,7 +85,7 @@ def serve(
         from spark_segments.kafka_protocol.serving.server import Server
         from spark_segments.kafka_protocol.serving.views import Views
     except ModuleNotFoundError as error:
-        raise MissingExtraError("kafka", "Kafka's protocol", str(error.name)) from error
+        raise MissingExtraError("kafka", "Commands of Kafka's protocol", str(error.name)) from error
 
     limits = _with_room(Limits(offsets_retention_minutes=retention_minutes))
     log = location.open()

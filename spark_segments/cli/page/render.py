@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 except ModuleNotFoundError as error:
-    raise MissingExtraError("cli", "The page", "jinja2") from error
+    raise MissingExtraError("cli", "Pages", "jinja2") from error
 
 _WORDS = {CLEAN: "clean tail", DIRTY: "dirty head", SEALED: "sealed", ACTIVE: "active"}
 MOST_WARNINGS = 50

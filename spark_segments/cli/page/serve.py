@@ -79,14 +79,21 @@ def page(
 
 
 def server(log: LogDir, port: int, formats: Mapping[str, str] | None = None) -> ThreadingHTTPServer:
-    """The server, bound to a port of 127.0.0.1 (0: any), not serving yet. Raises OSError for a port that is taken."""
+    """The server, bound to a port of 127.0.0.1 (0: any), not serving yet. Raises InvalidOptionError for a port
+    that cannot be had.
+    """
     pages = Pages(log, dict(formats or {}), TopicLines(log))
     pages.warm()
 
     class Bound(_Handler):
         pages_of = pages
 
-    made = ThreadingHTTPServer((LOOPBACK, port), Bound)
+    try:
+        made = ThreadingHTTPServer((LOOPBACK, port), Bound)
+    except OSError as error:
+        raise InvalidOptionError(
+            f"Port {port} of {LOOPBACK} cannot be had ({error.strerror})", hint="--port 0 takes any that is free"
+        ) from None
     made.daemon_threads = True
     return made
 

@@ -53,7 +53,7 @@ def append(
         "The format; by default what the file's name says, else a value per line.", "--format"
     ),
     reader_option: list[str] | None = option(
-        "Of CSV: header, sep (one character), quote, base64. Of an envelope: base64. Of a Delta table: see below.",
+        "Of CSV: header, sep (one character), quote, base64. Of an envelope: base64. Of a Delta table: see above.",
         "--option",
         metavar="NAME=VALUE",
     ),

@@ -25,6 +25,9 @@ _LINE_END, _RETURN = 10, 13
 HINT = 'What Spark, Polars or DuckDB reads, they write, too: df.write.format("segments")'
 _LARGEST_BLOCK = 2**31 - 1
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MARKS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_MARKED_BYTES = 4096
+"""In so many bytes behind its mark, UTF-16 has a zero: every end of a line has one. Other bytes may begin alike."""
 _TAIL_BYTES = 64 << 10  # where the last line of a block most likely begins
 
 
@@ -108,17 +111,26 @@ def blocks(file: str, reached: Reached, live: LiveInput | None = None) -> Iterat
             reached(file, byte_position())
             end = _lines_end(content[: begun + size], begun)
             if end:
-                yield _without_mark(block[:end]) if is_first else block[:end]
+                yield _without_mark(block[:end], file) if is_first else block[:end]
                 is_first = False
             rest = content[end : begun + size]
     if begun and live is not None and live.is_interrupted:
         print(f"The last line, of {begun} bytes, has no end: it is not appended.", file=sys.stderr)
     elif begun:
-        yield _without_mark(block[:begun]) if is_first else block[:begun]
+        yield _without_mark(block[:begun], file) if is_first else block[:begun]
 
 
-def _without_mark(block: pa.Buffer) -> pa.Buffer:
-    """The first block of a file without a byte order mark."""
+def _without_mark(block: pa.Buffer, file: str) -> pa.Buffer:
+    """The first block of a file without a byte order mark. Raises InvalidOptionError for UTF-16, by its mark."""
+    head = block[:_MARKED_BYTES].to_pybytes()
+    if head.startswith(_MARKS_OF_UTF_16) and b"\0" in head:
+        raise InvalidOptionError(
+            "The text is UTF-16",
+            path=file,
+            expected="UTF-8",
+            found=f"the byte order mark {head[:2].hex(' ')}",
+            hint="iconv -f UTF-16 -t UTF-8 makes it UTF-8, and so does `Out-File -Encoding utf8` of PowerShell",
+        )
     mark = len(_BYTE_ORDER_MARK)
     return block[mark:] if block[:mark].to_pybytes() == _BYTE_ORDER_MARK else block
 
