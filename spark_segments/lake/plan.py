@@ -11,7 +11,7 @@ import numpy as np
 
 from spark_segments.config import READ_COMMITTED, TopicConfig
 from spark_segments.errors import LogDirError
-from spark_segments.lake.rows import FromOffsets, Rule, StillThere
+from spark_segments.lake.rules import FromOffsets, Rule, StillThere
 from spark_segments.lake.table_format import DataFile, TablePositions, TableSettings
 from spark_segments.log import Eras, Operation, Part, PartitionState, Selection, Snapshot
 
@@ -28,6 +28,7 @@ CLEANED = "compaction may have taken records out of the log"
 LOG_START = "the log start moved"
 LATE = "tombstones may be gone"
 RETYPED = "columns got wider types, so that all files are written anew"
+KEYLESS = "the table has no bytes of its typed keys yet"
 SPREAD = "partitions were added, so that a key may have records in several"
 
 COMPACT = "compact"
@@ -75,15 +76,15 @@ def plan_table(
     files: Sequence[DataFile],
     now_ms: int,
     *,
-    typed_key: bool,
+    lacks_key_bytes: bool = False,
     needs_new_files: bool = False,
     erased: Sequence[Rule] = (),
 ) -> TablePlan:
     """The plan for a table that has `files` and the records of its topic up to `before`.
 
-    `typed_key`: keys are not bytes. `needs_new_files`: every file of the table is to be rewritten. `erased`: rules that
-    keep rows of an archive that the topic no longer has; none: all rows stay. Raises LogDirError for an archive of
-    another topic.
+    `lacks_key_bytes`: keys are typed, and the table has not their bytes. `needs_new_files`: every file of the table is
+    to be rewritten. `erased`: rules that keep rows of an archive that the topic no longer has; none: all rows stay.
+    Raises LogDirError for an archive of another topic.
     """
     snapshot, latest = topic.snapshot, settings.view == Selection.LATEST_VIEW
     bounds = snapshot.offset_bounds(READ_COMMITTED)
@@ -97,8 +98,8 @@ def plan_table(
     plan = TablePlan(why, {number: (max(start, before.end(number)), end) for number, (start, end) in bounds.items()})
     if latest:
         # Bytes that differ may be equal once they are decoded, and a key is its bytes.
-        is_whole = why is not None or (typed_key and plan.has_new)
-        return TablePlan(why, bounds, is_whole=True) if is_whole else plan
+        why = why or (KEYLESS if lacks_key_bytes else None)
+        return plan if why is None else TablePlan(why, bounds, is_whole=True)
     ends = {number: before.end(number) for number in before.positions}
     every_row = [(file, [FromOffsets({})]) for file in files if needs_new_files]
     if settings.archive:

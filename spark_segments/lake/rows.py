@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,11 @@ import pyarrow.parquet as pq
 
 from spark_segments.errors import LogDirError, StorageError, ValueFormatError
 from spark_segments.format.cleaner.latest_keys import LatestKeys
-from spark_segments.lake.table_format import DAY, DataFile
+from spark_segments.lake.rules import PLACE, OtherKeys, Rule, places_of
+from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile
 from spark_segments.log import Eras, LatestPart, Part, Scan
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import FormatColumns
-from spark_segments.values.column_types import recast
 
 if TYPE_CHECKING:
     from spark_segments.log.reading.across import ViewPart
@@ -37,18 +36,18 @@ NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999 in microseconds since 1970."""
 
-_PLACE = ("partition", "offset")
-
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """What a task made of records, or of a file's rows: `files`, and their `rows` by partition. `dropped`: rows of the
-    file that go; where none does, it stays. `keys`: the columns RANKED of all records, where they were asked for.
+    file that go; where none does, it stays. `undecided`: the places of rows of the file of which nobody knows whether
+    they have to go. `keys`: the columns RANKED of all records, where they were asked for.
     """
 
     files: Sequence[DataFile] = ()
     rows: Counter[int] = field(default_factory=Counter)
     dropped: int = 0
+    undecided: Sequence[tuple[int, int]] = ()
     keys: pa.Table | None = None
 
 
@@ -72,10 +71,11 @@ def write_rows(
             if changes:
                 keys.append(batch.select(Eras.RANKED))
                 batch = batch.filter(pc.is_valid(batch.column("value")))
-            yield batch
+            (typed,) = columns.decoded([batch])
+            yield typed.append_column(KEY_BYTES, batch.column("key")) if KEY_BYTES in schema.names else typed
 
     with _Files(table, schema) as files:
-        for topic, batch in ((part.topic, batch) for part in parts for batch in columns.decoded(records(part))):
+        for topic, batch in ((part.topic, batch) for part in parts for batch in records(part)):
             _check_times(topic, batch)
             (batch,) = columns.conformed([batch], schema)
             rows.update(_by_partition(batch.column("partition").to_numpy()))
@@ -91,7 +91,7 @@ def _check_times(topic: str, batch: pa.RecordBatch) -> None:
     row = pc.index(pc.or_(pc.less(micros, _FIRST_US), pc.greater(micros, _LAST_US)), True).as_py()
     if row < 0:
         return
-    partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
+    partition, offset = (batch.column(name)[row].as_py() for name in PLACE)
     raise ValueFormatError(
         "A record's timestamp is outside the years 1 to 9999, which are all that a table's readers know",
         path=f"topic {topic}, partition {partition}, offset {offset}",
@@ -101,61 +101,6 @@ def _check_times(topic: str, batch: pa.RecordBatch) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FromOffsets:
-    """Keeps the rows from these offsets on, by partition, and all rows of other partitions: they were added later."""
-
-    offsets: Mapping[int, int]
-
-    def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
-        partitions, offsets = _places(rows)
-        starts = np.zeros(int(partitions.max(initial=-1)) + 1, np.int64)
-        for number, start in self.offsets.items():
-            starts[number : number + 1] = start
-        return np.asarray(offsets >= starts[partitions])
-
-
-@dataclass(frozen=True, slots=True)
-class StillThere:
-    """Keeps the rows whose records the log has. `parts`: at least of all offsets of the rows."""
-
-    parts: Sequence[Part]
-
-    def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
-        partitions, offsets = _places(rows)
-        kept = np.zeros(len(offsets), np.bool_)
-        for partition, parts in itertools.groupby(self.parts, lambda part: part.partition):
-            there = [batch.column("offset").to_numpy() for batch in Scan.read(storage, parts)]
-            mine = partitions == partition
-            kept[mine] = np.isin(offsets[mine], np.concatenate([np.empty(0, np.int64), *there]))
-        return kept
-
-
-@dataclass(frozen=True, slots=True)
-class OtherKeys:
-    """Keeps the rows with other keys. `partitions`: of each key the only partition where it is looked for."""
-
-    keys: pa.Array
-    partitions: pa.Array | None = None
-
-    def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
-        partitions, _ = _places(rows)
-        column, keys = recast(rows.column("key").combine_chunks(), self.keys.type), self.keys
-        if pa.types.is_nested(keys.type):  # of which Arrow compares no values
-            column, keys = (pa.array(map(repr, array.to_pylist()), pa.string()) for array in (column, keys))
-        if self.partitions is None:
-            return np.asarray(pc.invert(pc.is_in(column, keys)))
-        kept = np.ones(len(partitions), np.bool_)
-        for partition in self.partitions.unique():
-            mine = np.flatnonzero(partitions == partition.as_py())
-            named = pc.is_in(column.take(pa.array(mine)), keys.filter(pc.equal(self.partitions, partition)))
-            kept[mine[named.to_numpy(zero_copy_only=False)]] = False
-        return kept
-
-
-Rule = FromOffsets | StillThere | OtherKeys
-
-
 def sift_rows(
     log: Storage, table: Storage, schema: pa.Schema, anew: bool, task: tuple[DataFile, Sequence[Rule]]
 ) -> Written:
@@ -163,10 +108,11 @@ def sift_rows(
     is rewritten, too.
     """
     file, rules = task
-    needs_key = any(isinstance(rule, OtherKeys) for rule in rules)
+    key_rules = [rule for rule in rules if isinstance(rule, OtherKeys)]
+    names = [*PLACE, "key", KEY_BYTES] if key_rules else [*PLACE]
     try:
         parquet = pq.ParquetFile(pa.BufferReader(table.read(file.path)))
-        places = parquet.read(["partition", "offset", "key"] if needs_key else ["partition", "offset"])
+        places = parquet.read([name for name in names if name in schema.names])
     except (FileNotFoundError, pa.ArrowException) as error:
         raise LogDirError(
             f"A file of the table cannot be read ({type(error).__name__})",
@@ -177,7 +123,13 @@ def sift_rows(
     for rule in rules:
         if not kept.all():
             kept |= rule.keeps(log, places)
-    rows, dropped = _by_partition(_places(places)[0][kept]), len(kept) - int(kept.sum())
+    partitions, offsets = places_of(places)
+    for rule in key_rules:
+        undecided = ~kept & rule.undecided(places)
+        if undecided.any():
+            found = np.stack([partitions[undecided], offsets[undecided]], axis=1).tolist()
+            return Written(undecided=[(partition, offset) for partition, offset in found])
+    rows, dropped = _by_partition(partitions[kept]), len(kept) - int(kept.sum())
     if not (dropped or anew):
         return Written(rows=rows)
     with _Files(table, schema) as files:
@@ -264,7 +216,7 @@ class _File:
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
-        for name in (*_PLACE, "timestamp"):
+        for name in (*PLACE, "timestamp"):
             ends = pc.min_max(batch.column(name)).as_py().values()
             known = [value for value in (*self._bounds.get(name, ()), *ends) if value is not None]
             if known:
@@ -302,10 +254,3 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
             yield NO_DAY, batch.filter(pc.is_null(days))
         else:
             yield str(day.as_py()), batch.filter(pc.equal(days, day))
-
-
-def _places(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    partitions, offsets = (rows.column(name).combine_chunks() for name in _PLACE)
-    if partitions.null_count or offsets.null_count:
-        raise LogDirError("A row of the table has no partition or no offset", hint="Make another table")
-    return partitions.to_numpy(), offsets.to_numpy()

@@ -37,19 +37,13 @@ from spark_segments.extensions import observed
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.lake.columns import check_columns, columns_of_both, lost_field
 from spark_segments.lake.delta_table import TableBeside
+from spark_segments.lake.erased import ErasedKeys, other_keys
 from spark_segments.lake.plan import TopicSince, plan_table, rival_offsets
-from spark_segments.lake.rows import (
-    FromOffsets,
-    OtherKeys,
-    Rule,
-    Written,
-    count_records,
-    have_newer,
-    sift_rows,
-    write_rows,
-)
+from spark_segments.lake.rows import Written, count_records, have_newer, sift_rows, write_rows
+from spark_segments.lake.rules import OtherKeys, Rule, TypedKeys
 from spark_segments.lake.table_format import (
     DAY,
+    KEY_BYTES,
     DataFile,
     NewColumns,
     TableCommit,
@@ -61,7 +55,6 @@ from spark_segments.lake.table_format import (
 )
 from spark_segments.log import (
     Eras,
-    Erasure,
     LatestPart,
     LogDirectory,
     Part,
@@ -73,8 +66,7 @@ from spark_segments.log import (
 from spark_segments.progress import Progress
 from spark_segments.quantities import Time, moment_ms
 from spark_segments.storage import Storage
-from spark_segments.values.batches import FormatColumns, decode_batch
-from spark_segments.values.column_types import recast
+from spark_segments.values.batches import Decoder, FormatColumns
 from spark_segments.values.options import REGISTRY
 from spark_segments.values.typed import TypedColumns
 
@@ -122,6 +114,7 @@ def table(
     archive: bool | None = None,
     keys: Sequence[bytes] = (),
     forget: bool = False,
+    alike: bool = False,
     table_options: Mapping[str, str] | None = None,
     existing: bool = False,
     table_format: str | None = None,
@@ -137,9 +130,11 @@ def table(
     takes out of the topic leaves the table with the next call. With `archive` it keeps what leaves by all of these but
     an erasure: after one a call needs the erased `keys`, whose records of before the erasure leave the table, too. An
     erasure does not find records that have left the topic before it: with `forget` every row of the `keys` leaves the
-    archive that the topic no longer has. The `view` "latest" has the newest record of each key, without keys that a
-    tombstone deleted: other rows than those appended. It needs a call at least every delete.retention.ms, or it is
-    rebuilt.
+    archive that the topic no longer has. Where keys are typed, an archive and a latest table have their bytes as the
+    column key_bytes, by which keys are told apart. Rows from before an archive had it are an error where an erased key
+    is read as theirs; with `alike` they leave, too. The `view` "latest" has the newest record of each key, without keys
+    that a tombstone deleted: other rows than those appended. It needs a call at least every delete.retention.ms, or it
+    is rebuilt.
 
     Other programs may tidy the table, and restore an earlier version of it: the next call brings what came after that.
     Any other change of its rows is an error, until the table is restored to the version before.
@@ -173,12 +168,12 @@ def table(
     if table_format not in (None, *FORMATS) or (catalog and table_format == DELTA):
         expected = f"{' or '.join(FORMATS)}, and a catalog with {ICEBERG} alone"
         raise InvalidOptionError("table_format", expected=expected, found=table_format)
-    if forget and not keys:
+    if (forget or alike) and not keys:
         raise InvalidOptionError("Which keys?", expected="keys that an archive is to forget", found="none")
     options = dict(log.storage.storage_options if table_options is None else table_options)
     report = Report("table", dry_run)
     run = partial(run_tasks, spark=spark, progress=progress)
-    call = _Call(log, view, archive, dict(formats or {}), partition_by, keys, forget, run, report)
+    call = _Call(log, view, archive, dict(formats or {}), partition_by, ErasedKeys(keys, forget, alike), run, report)
     for name in names:
         storage = Storage(table_uri.replace(TOPIC, name), options)
         LogDirectory.check_apart(storage)
@@ -205,8 +200,8 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of `table`: the caller's settings of a table (None: unchanged), the erased keys that an archive loses, or
-    forgets, what runs tasks, and the report.
+    """A call of `table`: the caller's settings of a table (None: unchanged), the erased keys that an archive loses,
+    what runs tasks, and the report.
     """
 
     log: LogDirectory
@@ -214,8 +209,7 @@ class _Call:
     archive: bool | None
     formats: Mapping[str, str]
     partition_by: str | None
-    keys: Sequence[bytes]
-    forget: bool
+    erased: ErasedKeys
     run: Run
     report: Report
 
@@ -232,7 +226,8 @@ class _Call:
         if there is None:
             raise LogDirError("The table is none that is beside a topic", path=storage.uri, hint="Name another place")
         archive = there.archive if self.archive is None else self.archive
-        _check_same(storage, there, TableSettings(topic, self.view or there.view, archive, there.formats))
+        wanted = dataclasses.replace(there, topic=topic, view=self.view or there.view, archive=archive)
+        _check_same(storage, there, wanted)
         found = f"partitioned by {', '.join(days) or 'nothing'}"
         if days not in ([], [DAY]):
             raise LogDirError(f"The table is {found}", path=storage.uri, expected=f"{DAY}, or nothing")
@@ -252,6 +247,18 @@ def _check_same(storage: Storage, there: object, wanted: object) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Sifted:
+    """Files that rows leave, files of the rows of them that stay, and how many stay by partition. `undecided`: the
+    places of rows of which nobody knows whether they have to go; then no file was written.
+    """
+
+    removed: Sequence[DataFile]
+    made: Sequence[DataFile]
+    kept: Counter[int]
+    undecided: Sequence[tuple[int, int]] = ()
+
+
 class _Update:
     """An update under way, planned as of `at_ms`. `table`: the current version (None: there is none yet). `before`: its
     positions. `scan`: of all that it may have. `schema`: of its files. `columns`: the change of its columns, until that
@@ -269,15 +276,17 @@ class _Update:
         selection = Selection(names, READ_COMMITTED, self.settings.view)
         self.scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, self.decoders)
         if there is None:
-            check_columns(self.scan.schema)
-            self.columns, self.schema = None, tables.fitting(self.scan.schema)
+            self.settings = dataclasses.replace(self.settings, key_bytes=self.settings.archive and self._has_key_bytes)
+            columns = self._columns_of_topic()
+            check_columns(columns)
+            self.columns, self.schema = None, tables.fitting(columns)
         else:
             self.columns = self._new_columns(there)
             self.schema = there.schema if self.columns is None else self.columns.schema
         self.by_day = bool(call.partition_by if there is None else there.partitioned_by)
         history = iter(()) if there is None else there.positions()
         self.before = next(history, None)
-        if call.keys and not self.settings.archive:
+        if call.erased.keys and not self.settings.archive:
             raise InvalidOptionError("Erased keys leave a table that is no archive by themselves", found="keys")
         self.plan = plan_table(
             TopicSince(snapshot, topic_config(snapshot.config, log.defaults), _operations(log, snapshot, self.before)),
@@ -285,7 +294,7 @@ class _Update:
             self.before,
             self._files(),
             at_ms,
-            typed_key=any(decoder.chosen.column == "key" for decoder in self.decoders),
+            lacks_key_bytes=self._has_key_bytes and there is not None and KEY_BYTES not in there.schema.names,
             needs_new_files=self.columns is not None and self.columns.needs_new_files,
             erased=self._erased(history) if self.settings.archive else (),
         )
@@ -295,11 +304,20 @@ class _Update:
 
     # Plan
 
+    def _columns_of_topic(self) -> pa.Schema:
+        """The columns that a table of the topic has."""
+        columns = self.scan.schema
+        if not self._has_key_bytes:
+            return columns
+        if KEY_BYTES in columns.names:
+            raise InvalidOptionError(f"A table has {KEY_BYTES} of its own", hint="Give key.raw.column another name")
+        return columns.append(pa.field(KEY_BYTES, pa.binary()))
+
     def _new_columns(self, there: TableFormat) -> NewColumns | None:
         """The change of the table's columns; None: they stay. Raises InvalidOptionError for columns that it cannot
         have, and for options under which it would lose a field.
         """
-        schema, formats = self.scan.schema, self.call.remembered(self.settings.formats)
+        schema, formats = self._columns_of_topic(), self.call.remembered(self.settings.formats)
         if formats != self.settings.formats and (lost := lost_field(there.schema, schema)) is not None:
             _check_same(self.storage, f"a table with the field {lost}", f"{self.call.formats}, where it is not read")
         both = columns_of_both(there.schema, schema, self.storage.uri)
@@ -309,40 +327,28 @@ class _Update:
         return there.new_columns(both, dataclasses.replace(self.settings, formats=formats))
 
     def _erased(self, earlier: Iterator[TablePositions | None]) -> Sequence[Rule]:
-        """What keeps rows of an archive where keys of its topic were erased: other keys, and, unless it is to forget
-        them, offsets that were appended after the last erasure. Nothing: all rows stay. `earlier`: the positions of the
-        commits before the last one.
+        """What keeps rows of an archive where keys of its topic were erased. Nothing: all rows stay. `earlier`: the
+        positions of the commits before the last one.
         """
-        scan, call, before = self.scan, self.call, self.before
-        if before is None:
-            return []
-        erasures = Erasure.of(scan.snapshot)
-        new = [erasure for erasure in erasures if before.version is None or erasure.version > before.version]
-        if new and not call.keys:
-            raise LogDirError(
-                "Keys of the topic were erased, and only the topic forgot them",
-                path=scan.storage.uri,
-                expected="the erased keys, for the archive to lose them, too",
-                found=f"erasures since: {'; '.join(map(str, new))}",
-                hint="Name the keys: segments table … --key KEY",
-            )
-        if not call.keys:
-            return []
-        batch = pa.record_batch({"key": pa.array(call.keys, pa.binary())})
-        decoders = [decoder for decoder in self.decoders if decoder.chosen.column == "key"]
-        keys = OtherKeys(recast(decode_batch(batch, decoders).column("key"), self.schema.field("key").type))
-        if call.forget:
-            return [keys]
-        if not new:
-            kept = "the archive keeps what came after the last erasure. With --forget that goes, too"
-            self.call.report.warn(f"No keys of topic {scan.snapshot.topic} were erased since the last run: {kept}")
-        # What the archive had before the erasure was appended before it. What came in later was in the topic after it.
-        for position in itertools.chain([before], earlier) if erasures else ():
-            if position is None:  # nobody knows what it had
-                return [keys]
-            if position.version is None or position.version < erasures[-1].version:
-                return [keys, FromOffsets({number: position.end(number) for number in position.positions})]
-        return []  # the archive was made after the last erasure
+        erased, settings = self.call.erased, self.settings
+
+        def rule() -> OtherKeys:
+            key_type = self.schema.field("key").type
+            return other_keys(erased, self._key_decoder, key_type, has_bytes=settings.key_bytes)
+
+        positions = itertools.chain([self.before], earlier)
+        return erased.rules(self.scan.snapshot, positions, rule, self.call.report.warn)
+
+    @property
+    def _key_decoder(self) -> Decoder | None:
+        """What decodes keys; None: they are bytes."""
+        return next((decoder for decoder in self.decoders if decoder.chosen.column == "key"), None)
+
+    @property
+    def _has_key_bytes(self) -> bool:
+        """Whether the table is one that has the bytes of typed keys."""
+        by_keys = self.settings.archive or self.settings.view == Selection.LATEST_VIEW
+        return by_keys and self._key_decoder is not None
 
     # Execution
 
@@ -360,10 +366,11 @@ class _Update:
             added = [file for task in written for file in task.files]
             if keys := [task.keys for task in written if task.keys is not None]:
                 changed = pa.concat_tables(keys).combine_chunks()
-                if self._are_outdone(changed):
+                sifted = None if self._are_outdone(changed) else self._without(changed)
+                if sifted is None or sifted.undecided:
                     self.plan = dataclasses.replace(plan, offsets=self.scan.offsets, is_whole=True)
                     return self.in_step(wave_bytes)
-                removed, made = self._without(changed)
+                removed, made = sifted.removed, sifted.made
             for task in written:
                 self.rows.update(task.rows)
             # Others' clean-up may take all commits but the newest: that one is to say the positions.
@@ -377,45 +384,60 @@ class _Update:
 
     def _leaving(self) -> tuple[Sequence[DataFile], Sequence[DataFile]]:
         """(files that leave the table, files that come in their place) for what has left the topic."""
-        removed, made, kept = self._sifted(self.plan.rules)
+        sifted = self._sifted(self.plan.rules)
+        if sifted.undecided:
+            partition, offset = min(sifted.undecided)
+            raise LogDirError(
+                f"Rows of the archive may have an erased key: they are from before it had the column {KEY_BYTES}",
+                path=self.storage.uri,
+                expected="the bytes of their keys, since several keys may be read as one",
+                found=f"{len(sifted.undecided):,} rows without, the first from partition {partition}, offset {offset}",
+                hint="--alike takes these rows out, too, also those of other keys that are read alike",
+            )
         if self.plan.counted is not None:
             selection = Selection(("offset",), READ_COMMITTED)
             scan = dataclasses.replace(self.scan, offsets=self.plan.counted, selection=selection, decoders=None)
             counts = self.call.run(partial(count_records, scan.storage), _tasks(scan.parts(PART_BYTES)))
-            if +kept != +sum(counts, Counter()):
+            if +sifted.kept != +sum(counts, Counter()):
                 self.plan = dataclasses.replace(self.plan, offsets=self.scan.offsets, is_whole=True)
         if not self.plan.is_whole:
-            return removed, made
+            return sifted.removed, sifted.made
         files = self._files()
         self.figures["rows_removed"] = sum(file.rows or 0 for file in files)
         return files, []
 
-    def _without(self, changed: pa.Table) -> tuple[list[DataFile], list[DataFile]]:
-        """(files that leave the table, files that come in their place) for rows of keys that have `changed`: of the
-        same partition, or, where a key may be in several, of any.
+    def _without(self, changed: pa.Table) -> _Sifted:
+        """The files without rows of keys that have `changed`: of the same partition, or, where a key may be in several,
+        of any.
         """
         across = Eras.of(self.scan.snapshot) is not None
         keys, partitions = (changed.column(name).combine_chunks() for name in ("key", "partition"))
-        numbers, rule = pc.unique(partitions).to_pylist(), OtherKeys(keys, None if across else partitions)
+        numbers = pc.unique(partitions).to_pylist()
+        # A table that others took back may have rows from before it had the bytes of its keys.
+        typed = TypedKeys(None) if self._has_key_bytes else None
+        rule = OtherKeys(keys, None if across else partitions, self._has_key_bytes, typed)
 
         def may_have(file: DataFile) -> bool:
             first, last = (0, 0) if file.bounds is None else file.bounds["partition"]
             return across or file.bounds is None or any(first <= number <= last for number in numbers)
 
-        return self._sifted([(file, [rule]) for file in self._files() if may_have(file)])[:2]
+        return self._sifted([(file, [rule]) for file in self._files() if may_have(file)])
 
-    def _sifted(
-        self, tasks: Sequence[tuple[DataFile, Sequence[Rule]]]
-    ) -> tuple[list[DataFile], list[DataFile], Counter[int]]:
-        """(files that rows leave, files of the rows that stay of them, rows that stay by partition)"""
+    def _sifted(self, tasks: Sequence[tuple[DataFile, Sequence[Rule]]]) -> _Sifted:
+        """The files without the rows that no rule keeps."""
         anew = self.columns is not None and self.columns.needs_new_files
         sift = partial(sift_rows, self.scan.storage, self.storage, self.schema, anew)
-        sifted: list[Written] = self.call.run(sift, tasks)
-        if sifted:
-            self.figures["rows_removed"] += sum(result.dropped for result in sifted)
-        removed = [file for (file, _), result in zip(tasks, sifted, strict=True) if result.dropped or anew]
-        made = [file for result in sifted for file in result.files]
-        return removed, made, sum((result.rows for result in sifted), Counter())
+        results: list[Written] = self.call.run(sift, tasks)
+        made = [file for result in results for file in result.files]
+        undecided = [place for result in results for place in result.undecided]
+        if undecided:
+            for file in made:
+                self.storage.delete(file.path)
+            return _Sifted([], [], Counter(), undecided)
+        if results:
+            self.figures["rows_removed"] += sum(result.dropped for result in results)
+        removed = [file for (file, _), result in zip(tasks, results, strict=True) if result.dropped or anew]
+        return _Sifted(removed, made, sum((result.rows for result in results), Counter()))
 
     def _files(self) -> list[DataFile]:
         return [] if self.table is None else self.table.files()

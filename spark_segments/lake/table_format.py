@@ -22,17 +22,23 @@ from spark_segments.storage import Storage
 DAY = "day"
 """The column of days, by UTC, that a table may be partitioned by."""
 
+KEY_BYTES = "key_bytes"
+"""The column of a typed key's bytes, in an archive and in a latest table: what decodes alike may be several keys."""
+
 _SETTINGS = "segments.table"
 
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What a table was made as. `formats`: options such as value.format, without a registry's credentials."""
+    """What a table was made as. `formats`: options such as value.format, without a registry's credentials. `key_bytes`:
+    each row of the archive has the bytes of its typed key, since the table was made with that column.
+    """
 
     topic: str
     view: str | None = None
     archive: bool = False
     formats: Mapping[str, str] | None = None
+    key_bytes: bool = False
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> TableSettings | None:
@@ -42,7 +48,10 @@ class TableSettings:
 
     def to_properties(self) -> dict[str, str]:
         """The properties of a table that keep them."""
-        return {_SETTINGS: json.dumps(dataclasses.asdict(self))}
+        said = dataclasses.asdict(self)
+        if not self.key_bytes:  # versions before this field read the others
+            del said["key_bytes"]
+        return {_SETTINGS: json.dumps(said)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -362,6 +362,27 @@ def test_an_archive_loses_a_key_that_is_named_later_than_another(orders, uri):
     assert (values(uri, b"a"), values(uri, b"b")) == ([b"new"], [b"new", b"newer"])
 
 
+@pytest.mark.parametrize("forget", [False, True])
+def test_an_archive_wants_as_many_keys_as_an_erasure_had(orders, uri, forget):
+    update(orders, uri, archive=True)
+    erase(orders, topics=["orders"], keys=[b"a", b"b"])
+    assert "1 keys named, erasures since" in failure(orders, uri, keys=[b"a", b"a"], forget=forget)
+    assert (values(uri, b"a"), values(uri, b"b")) == ([b"1"], [b"1"])
+    update(orders, uri, keys=[b"a", b"b"], forget=forget)
+    assert (values(uri, b"a"), values(uri, b"b")) == ([None], [None])  # the tombstones of a compacted topic
+
+
+def test_fewer_keys_than_all_erasures_had_are_a_warning(orders, uri):
+    orders.topic("orders").alter(config={"cleanup.policy": "delete"})
+    update(orders, uri, archive=True)
+    for key in (b"a", b"b"):
+        erase(orders, topics=["orders"], keys=[key])
+    (warning,) = table(orders, topics=["orders"], table_uri=uri, keys=[b"a"]).warnings
+    assert "1 keys named, erasures since" in warning and values(uri, b"b") == [b"1"]
+    assert "No keys of topic orders" in table(orders, topics=["orders"], table_uri=uri, keys=[b"b"]).warnings[0]
+    assert [row["key"] for row in content(uri)] == [b"c"]
+
+
 @pytest.mark.cases(1)
 def test_a_key_that_was_erased_between_two_records_of_another_leaves_with_its_own_records_alone(orders, uri):
     orders.topic("orders").alter(config={"cleanup.policy": "delete"})

@@ -1258,9 +1258,9 @@ MUTANTS = (
     Mutant(
         "tables",
         "an archive forgets only what came before the last erasure that found a record",
-        "lake/table.py",
-        "        if call.forget:\n",
-        "        if call.forget and not erasures:\n",
+        "lake/erased.py",
+        "        if self.forget:\n",
+        "        if self.forget and not erasures:\n",
         "tests/maintenance/test_table.py::test_an_archive_forgets_a_key_whose_records_left_the_topic_before_its_erasure",
     ),
     Mutant(
@@ -1274,7 +1274,7 @@ MUTANTS = (
     Mutant(
         "tables",
         "an archive loses what came into partitions that were added after an erasure",
-        "lake/rows.py",
+        "lake/rules.py",
         "        starts = np.zeros(int(partitions.max(initial=-1)) + 1, np.int64)\n",
         "        starts = np.full(int(partitions.max(initial=-1)) + 1, np.iinfo(np.int64).max)\n",
         "tests/maintenance/test_table.py::"
@@ -1307,9 +1307,34 @@ MUTANTS = (
     Mutant(
         "pairs",
         "an archive loses what came into partitions that were added after an erasure",
-        "lake/rows.py",
+        "lake/rules.py",
         "        starts = np.zeros(int(partitions.max(initial=-1)) + 1, np.int64)\n",
         "        starts = np.full(int(partitions.max(initial=-1)) + 1, np.iinfo(np.int64).max)\n",
         "tests/test_pairs.py::test_what_once_went_wrong_goes_right[an-archive-after-partitions-were-added]",
+    ),
+    Mutant(
+        "tables",
+        "an archive loses records without a key with a key that cannot be decoded",
+        "lake/table.py",
+        "has_bytes=settings.key_bytes)",
+        "has_bytes=False)",
+        "tests/maintenance/test_table_keys.py::"
+        "test_an_erased_key_that_cannot_be_decoded_leaves_the_others_and_records_without_a_key",
+    ),
+    Mutant(
+        "tables",
+        "an archive without the bytes of its keys loses keys that are decoded alike",
+        "lake/erased.py",
+        "    is_exact = chosen.format in _EXACT or",
+        "    is_exact = True or",
+        "tests/maintenance/test_table_keys.py::test_an_archive_without_the_bytes_of_its_keys_does_not_guess",
+    ),
+    Mutant(
+        "tables",
+        "a run takes fewer keys than were erased",
+        "lake/erased.py",
+        "        if named < max(counts):\n",
+        "        if not named:\n",
+        "tests/maintenance/test_table.py::test_an_archive_wants_as_many_keys_as_an_erasure_had",
     ),
 )

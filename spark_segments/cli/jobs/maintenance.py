@@ -260,6 +260,7 @@ def table(
     key: list[str] | None = KEY,
     key_base64: list[str] | None = KEY_BASE64,
     forget: bool = flag("Every row of --key that the topic no longer has leaves the archive, erased or not."),
+    alike: bool = flag("Rows without bytes of their typed key leave the archive if they are read as a --key is."),
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
 ) -> None:
     """Keeps a Delta or Iceberg table beside a topic: its records as columns, for any program that reads Parquet.
@@ -285,7 +286,7 @@ def table(
 
     options.run_and_finish(
         job, table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
-        keys=key_bytes(key, key_base64), forget=forget, table_format=table_format, catalog=catalog,
+        keys=key_bytes(key, key_base64), forget=forget, alike=alike, table_format=table_format, catalog=catalog,
         table_options=parse_overrides(table_storage) if table_storage else None,
     )  # fmt: skip
 
