@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from spark_segments import LogDir
+from spark_segments.log import Snapshot
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import roll
@@ -174,7 +175,7 @@ def _work(program: Program, open_log: Callable[[Actor], LogDir]) -> Callable[[Ac
         return ACKNOWLEDGED, None
 
     def fence(actor: Actor) -> Outcome:
-        def plan(snapshot):
+        def plan(snapshot: Snapshot) -> Change:
             return Change(Operation.PROMOTE, topic=dataclasses.replace(snapshot.topic_row, states={"role": "fenced"}))
 
         open_log(actor).topic(NAME).manifest.commit(plan)

@@ -25,7 +25,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlencode
@@ -205,7 +205,7 @@ def _running(command: list[str], log: Path) -> Iterator[None]:
             process.terminate()
 
 
-def _until(ready, log: Path) -> None:
+def _until(ready: Callable[[], object], log: Path) -> None:
     """Calls `ready` until it raises nothing, for some minutes."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

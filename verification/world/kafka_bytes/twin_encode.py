@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import crc32c
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
@@ -113,13 +114,19 @@ def batch_bytes(
     return struct.pack(">qi", base_offset, len(after_length)) + after_length
 
 
-def empty_batch(base_offset: int, last_offset: int, **options) -> bytes:
+def empty_batch(base_offset: int, last_offset: int, **options: Any) -> bytes:
     """A batch of no records, as the cleaner leaves one to keep an end offset or a producer's last sequence."""
     return batch_bytes([], base_offset=base_offset, last_offset=last_offset, **options)
 
 
 def marker_batch(
-    kind: int, *, base_offset: int, producer_id: int, producer_epoch: int = 0, coordinator_epoch: int = 0, **options
+    kind: int,
+    *,
+    base_offset: int,
+    producer_id: int,
+    producer_epoch: int = 0,
+    coordinator_epoch: int = 0,
+    **options: Any,
 ) -> bytes:
     """The control batch that ends a transaction: `kind` is COMMIT or ABORT."""
     timestamp = options.pop("timestamp", 1_700_000_000_000)
@@ -137,7 +144,7 @@ def marker_batch(
     )
 
 
-def encode(records: Sequence[Record], *, cut_bytes: int, base_offset: int = 0, **options) -> Iterator[bytes]:
+def encode(records: Sequence[Record], *, cut_bytes: int, base_offset: int = 0, **options: Any) -> Iterator[bytes]:
     """Batches of records with dense offsets. Each has at most `cut_bytes`, uncompressed, or a single record."""
     batch: list[Record] = []
     size = 61
