@@ -6,7 +6,7 @@ from verification.kafka_protocol.serving import serving
 from verification.world.stores.memory_store import memory_log
 
 
-def test_a_capture_names_the_groups_that_it_took_and_what_its_bytes_are(segments, tmp_path) -> None:
+def test_a_capture_names_the_groups_that_it_took_and_what_its_bytes_are(segments, tmp_path):
     source = memory_log("/source")
     source.create_topic("orders", partitions=1)
     source.topic("orders").append([{"value": "x" * 3000}] * 2000)

@@ -11,7 +11,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli import main
-from tests.cli.conftest import Segments
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def bounds(uri: str) -> dict[int, tuple[int, int]]:
     return LogDir.open(uri).topic("orders").offsets()
 
 
-def test_a_topic_is_deleted_after_a_yes(answer: Callable[..., Any], uri: str) -> None:
+def test_a_topic_is_deleted_after_a_yes(answer, uri):
     code, _, asked = answer("n", "topic", "delete", uri, "orders")
     assert code == 1 and "Delete topic orders: 2 partitions, 10 records, " in asked
     assert LogDir.open(uri).topics() == ["orders"]
@@ -55,14 +54,14 @@ def test_a_topic_is_deleted_after_a_yes(answer: Callable[..., Any], uri: str) ->
 
 
 @pytest.mark.parametrize("command", [("topic", "delete"), ("delete-records", "--before-offset", "3")])
-def test_with_yes_nothing_is_asked(answer: Callable[..., Any], uri: str, command: tuple[str, ...]) -> None:
+def test_with_yes_nothing_is_asked(answer, uri, command):
     words, options = [one for one in command[:2] if not one.startswith("-")], command[len(command) - 2 :]
     more = options if "--before-offset" in options else ()
     code, _, asked = answer("n", *words, uri, "orders", *more, "--yes")
     assert code == 0 and "[y/N]" not in asked
 
 
-def test_records_are_deleted_after_a_yes(answer: Callable[..., Any], uri: str) -> None:
+def test_records_are_deleted_after_a_yes(answer, uri):
     code, _, asked = answer("n", "delete-records", uri, "orders", "--before-offset", "-1")
     assert code == 1 and "Move the log start of orders, partition 0: 0 to 5, 1: 0 to 5?" in asked
     assert bounds(uri) == {0: (0, 5), 1: (0, 5)}
@@ -70,7 +69,7 @@ def test_records_are_deleted_after_a_yes(answer: Callable[..., Any], uri: str) -
     assert code == 0 and bounds(uri) == {0: (0, 5), 1: (2, 5)}
 
 
-def test_keys_are_erased_after_a_yes(answer: Callable[..., Any], uri: str) -> None:
+def test_keys_are_erased_after_a_yes(answer, uri):
     log = LogDir.open(uri)
     log.create_topic("people", 1, {"cleanup.policy": "compact"})
     log.topic("people").append([{"key": b"ada", "value": b"secret"}, {"key": b"bob", "value": b"x"}])
@@ -87,7 +86,7 @@ def test_keys_are_erased_after_a_yes(answer: Callable[..., Any], uri: str) -> No
     assert [(record["key"], record["value"]) for record in records] == [(b"ada", b"secret"), (b"bob", b"x")]
 
 
-def test_a_dry_run_deletes_nothing(segments: Segments, uri: str) -> None:
+def test_a_dry_run_deletes_nothing(segments, uri):
     assert "10 records" in segments("topic", "delete", uri, "orders", "--dry-run").text
     ran = segments("delete-records", uri, "orders", "--before-offset", 3, "--dry-run")
     assert ran.lines == ["partition: orders-0\tlow_watermark: 3", "partition: orders-1\tlow_watermark: 3"]
@@ -96,7 +95,7 @@ def test_a_dry_run_deletes_nothing(segments: Segments, uri: str) -> None:
 
 
 @pytest.mark.parametrize("command", [["delete-records", "--before-offset", "3"], ["topic", "delete"]])
-def test_the_command_that_is_named_brings_everything_back(segments: Segments, uri: str, command: list[str]) -> None:
+def test_the_command_that_is_named_brings_everything_back(segments, uri, command):
     named = [one for one in command if one in ("delete-records", "topic", "delete")]
     ran = segments(*named, uri, "orders", *command[len(named) :])
     [way_back] = re.findall(r"segments (topic restore \S+ orders --version \d+)", ran.error)
@@ -104,6 +103,6 @@ def test_the_command_that_is_named_brings_everything_back(segments: Segments, ur
     assert bounds(uri) == {0: (0, 5), 1: (0, 5)}
 
 
-def test_an_unknown_setting_cannot_be_taken_away(run: Segments, uri: str) -> None:
+def test_an_unknown_setting_cannot_be_taken_away(run, uri):
     ran = run("topic", "alter", uri, "orders", "--delete-config", "retention.msec")
     assert ran.code == 1 and "Did you mean retention.ms?" in ran.error

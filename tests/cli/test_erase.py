@@ -16,7 +16,7 @@ def uri(log: LogDir, segments) -> str:
     return log.uri
 
 
-def test_erase_says_what_it_did_and_explain_what_is_left(segments, uri: str) -> None:
+def test_erase_says_what_it_did_and_explain_what_is_left(segments, uri):
     before = segments("explain", uri, "customers", "--key", "ada").text
     assert "Key 'ada' of topic customers, version 1: 2 values in the log." in before
     assert "`segments erase` takes the records out of the log" in before
@@ -38,7 +38,7 @@ def test_erase_says_what_it_did_and_explain_what_is_left(segments, uri: str) -> 
     assert "no value in the log.\n" in segments("explain", uri, "customers", "--key", "ada").text
 
 
-def test_a_key_may_be_of_any_bytes(segments, run, log: LogDir, uri: str) -> None:
+def test_a_key_may_be_of_any_bytes(segments, run, log, uri):
     log.topic("customers").append([{"key": b"\xff\x00", "value": b"v"}])
     report = segments("erase", uri, "customers", "--key-base64", "/wA=", "--output", "json").json
     assert report["dropped"] == {"erased": 1}
@@ -47,7 +47,7 @@ def test_a_key_may_be_of_any_bytes(segments, run, log: LogDir, uri: str) -> None
     assert "Not base64" in run("erase", uri, "customers", "--key-base64", "?").error
 
 
-def test_erase_wants_a_topic_and_keys(run, uri: str) -> None:
+def test_erase_wants_a_topic_and_keys(run, uri):
     assert "Which topics?" in run("erase", uri, "--key", "ada").error
     assert "Which keys?" in run("erase", uri, "customers").error
     assert run("explain", uri, "customers", "--key", "a", "--offset", "1").code == 2

@@ -55,7 +55,7 @@ def as_bytes(value: object) -> object:
 
 
 @given(st.lists(RECORD, min_size=1, max_size=4), st.data())
-def test_records_are_those_of_python(records: list[dict[str, Any]], data: st.DataObject) -> None:
+def test_records_are_those_of_python(records, data):
     lines = [data.draw(SPACE) + json.dumps(one, ensure_ascii=data.draw(st.booleans())) for one in records]
     found = rows_of("\n".join(lines).encode(), Format.JSON, {})
     assert len(found) == len(records)
@@ -71,7 +71,7 @@ def test_records_are_those_of_python(records: list[dict[str, Any]], data: st.Dat
 @given(
     st.lists(st.one_of(NUMBERS, TEXTS.map(json.dumps)), min_size=1, max_size=5), st.sampled_from(["id", 'a"b', "ü."])
 )
-def test_a_number_as_a_key_has_the_digits_that_are_written(keys: list[str], name: str) -> None:
+def test_a_number_as_a_key_has_the_digits_that_are_written(keys, name):
     lines = [f'{{"n": {{"x": "{{1"}}, {json.dumps(name, ensure_ascii=False)} : {key} , "z": 1}}' for key in keys]
     found = rows_of("\n".join(lines).encode(), Format.JSON, {"key": name})
     assert [row["key"] for row in found] == [json.loads(key) if key.startswith('"') else key for key in keys]
@@ -85,7 +85,7 @@ SEPARATORS = st.lists(st.sampled_from(["=", "=>", "\t", "=>=>", "ab"]), max_size
 
 
 @given(PIECES.map(b"".join), SEPARATORS)
-def test_lines_are_split_as_python_splits_them(block: bytes, separators: list[str]) -> None:
+def test_lines_are_split_as_python_splits_them(block, separators):
     """A key with one separator; headers, all of them one name, and a key with two."""
     names = [("headers", "headers.delimiter"), ("key", "key.separator")][2 - len(separators) :]
     properties = ["headers.separator=\x01", "headers.key.separator=\x01"]
@@ -113,13 +113,13 @@ def test_lines_are_split_as_python_splits_them(block: bytes, separators: list[st
 
 
 @pytest.mark.parametrize("key", ['{"a": 12345678901234567890}', '{"a": 0.12345678901234567890}'])
-def test_a_number_in_a_nested_key_that_a_double_does_not_hold_is_an_error_with_its_line(key: str) -> None:
+def test_a_number_in_a_nested_key_that_a_double_does_not_hold_is_an_error_with_its_line(key):
     lines = f'{{"id": {{"a": 1.5}}}}\n\n{{"id": {{"a": 2}}}}\n{{"id": {key}}}\n'.encode()
     with pytest.raises(InvalidOptionError, match="object 3 has a number that a double does not hold"):
         rows_of(lines, Format.JSON, {"key": "id"})
 
 
-def test_numbers_that_doubles_hold_are_in_nested_keys() -> None:
+def test_numbers_that_doubles_hold_are_in_nested_keys():
     lines = b'{"id": {"a": 9007199254740993, "b": 1.5}}\n{"id": {"a": 1, "b": 123456789012345.25}}\n'
     keys = [json.loads(row["key"]) for row in rows_of(lines, Format.JSON, {"key": "id"})]
     assert keys == [{"a": 9007199254740993, "b": 1.5}, {"a": 1, "b": 123456789012345.25}]
@@ -137,7 +137,7 @@ TOKENS = st.lists(
 @example('{"a":1}{"a":\n{"a":1}}')
 @example('{"a":[{"b":1}\n{"c":1}]}')
 @example('null,{"a":1}')
-def test_what_is_taken_is_an_object_a_line(text: str) -> None:
+def test_what_is_taken_is_an_object_a_line(text):
     lines = [line for line in text.split("\n") if line.strip()]
     try:
         found = rows_of(text.encode(), Format.JSON, {})
@@ -150,7 +150,7 @@ def test_what_is_taken_is_an_object_a_line(text: str) -> None:
 @pytest.mark.parametrize(
     "line", ['{"a": [null, 1]}', '{"a": [[null, "b"]]}', '{"a": {"b": [null, {"c": [null, 1.5]}]}}']
 )
-def test_a_list_that_begins_with_null_is_a_list(line: str) -> None:
+def test_a_list_that_begins_with_null_is_a_list(line):
     lines = ['{"id": 1}', line, '{"id": 2, "a": null}']
     found = rows_of("\n".join(lines).encode(), Format.JSON, {"key": "a"})
     assert [row["value"] for row in found] == lines

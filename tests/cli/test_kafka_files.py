@@ -223,7 +223,7 @@ def test_an_export_takes_the_ids_that_kafka_topics_prints(segments, run, log, tm
     assert ran.code == 1 and "names no topic with its id" in ran.error
 
 
-def test_a_directory_that_is_not_there_is_no_import_of_nothing(run, tmp_path) -> None:
+def test_a_directory_that_is_not_there_is_no_import_of_nothing(run, tmp_path):
     for more in ((), ("--replicated",), ("--topic", "orders")):
         ran = run("import", tmp_path / "kafak", tmp_path / "log", *more)
         assert ran.code == 1

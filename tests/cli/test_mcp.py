@@ -47,7 +47,7 @@ def _files(log: LogDir) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
 
 
-def test_an_assistant_reads_a_log_directory_and_writes_nothing(log: LogDir, python_environment: dict[str, str]) -> None:
+def test_an_assistant_reads_a_log_directory_and_writes_nothing(log, python_environment):
     before = _files(log)
     arguments = ["-m", "spark_segments", "mcp", log.uri]
     process = stdio_client(StdioServerParameters(command=sys.executable, args=arguments, env=python_environment))
@@ -70,7 +70,7 @@ def test_an_assistant_reads_a_log_directory_and_writes_nothing(log: LogDir, pyth
     assert _files(log) == before
 
 
-def test_every_tool_says_that_it_only_reads(log: LogDir) -> None:
+def test_every_tool_says_that_it_only_reads(log):
     async def listed() -> list[Any]:
         async with Client(_tools(log)) as client:
             return (await client.list_tools()).tools
@@ -98,16 +98,14 @@ def test_every_tool_says_that_it_only_reads(log: LogDir) -> None:
         ("sql", {"query": "SET enable_external_access = true"}, "error: Error executing tool sql: The query"),
     ],
 )  # fmt: skip
-def test_an_answer_or_an_error_is_told(
-    log: LogDir, tool: str, arguments: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_or_an_error_is_told(log, tool, arguments, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     [answer] = _asked(_tools(log), (tool, arguments))
     assert answer.startswith(expected)
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
-def test_an_answer_has_a_bound_and_whole_lines(log: LogDir) -> None:
+def test_an_answer_has_a_bound_and_whole_lines(log):
     log.topic("orders").append([{"partition": 0, "key": "wide", "value": "x" * 9000} for _ in range(20)])
     log.create_topic("wide", partitions=1000)
     log.create_topic("long", partitions=1)
@@ -126,7 +124,7 @@ def test_an_answer_has_a_bound_and_whole_lines(log: LogDir) -> None:
     assert long.startswith('{"topic": "long", "partition": 0, "offset": 0,') and len(long) < MOST_BYTES + 100
 
 
-def test_a_statement_that_takes_too_long_is_ended(log: LogDir) -> None:
+def test_a_statement_that_takes_too_long_is_ended(log):
     server = _tools(log, sql_seconds=0.3)
     ended, counted = _asked(
         server,

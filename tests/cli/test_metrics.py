@@ -27,7 +27,7 @@ def samples(path: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return found
 
 
-def test_maintain_writes_the_figures_of_all_jobs_and_of_the_log(segments, log: LogDir, tmp_path: Path) -> None:
+def test_maintain_writes_the_figures_of_all_jobs_and_of_the_log(segments, log, tmp_path):
     busy_log(log)
     path = tmp_path / "log.prom"
     ran = segments("maintain", log.uri, "--metrics", path, "--output", "json")
@@ -58,7 +58,7 @@ def test_maintain_writes_the_figures_of_all_jobs_and_of_the_log(segments, log: L
 
 
 @pytest.mark.proof
-def test_a_single_job_and_describe_share_no_metric(segments, log: LogDir, tmp_path: Path) -> None:
+def test_a_single_job_and_describe_share_no_metric(segments, log, tmp_path):
     """A collector that finds a metric of the same labels in two files refuses both."""
     busy_log(log)
     names = []
@@ -69,7 +69,7 @@ def test_a_single_job_and_describe_share_no_metric(segments, log: LogDir, tmp_pa
 
 
 @pytest.mark.proof
-def test_node_exporters_older_format_reads_the_same(segments, log: LogDir, tmp_path: Path) -> None:
+def test_node_exporters_older_format_reads_the_same(segments, log, tmp_path):
     busy_log(log)
     segments("maintain", log.uri, "--metrics", tmp_path / "log.prom")
     text = (tmp_path / "log.prom").read_text()
@@ -81,7 +81,7 @@ def test_node_exporters_older_format_reads_the_same(segments, log: LogDir, tmp_p
 
 
 @pytest.mark.proof
-def test_the_file_is_replaced_in_one_step_and_others_may_read_it(segments, log: LogDir, tmp_path: Path) -> None:
+def test_the_file_is_replaced_in_one_step_and_others_may_read_it(segments, log, tmp_path):
     busy_log(log)
     path = tmp_path / "log.prom"
     segments("roll", log.uri, "--metrics", path)
@@ -94,12 +94,12 @@ def test_the_file_is_replaced_in_one_step_and_others_may_read_it(segments, log: 
     assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["log.prom"]
 
 
-def test_a_dry_run_has_no_metrics(run, log: LogDir, tmp_path: Path) -> None:
+def test_a_dry_run_has_no_metrics(run, log, tmp_path):
     ran = run("roll", log.uri, "--dry-run", "--metrics", tmp_path / "log.prom")
     assert ran.code == 1 and "A dry run has no metrics" in ran.error and not (tmp_path / "log.prom").exists()
 
 
-def test_any_text_in_a_label_comes_back() -> None:
+def test_any_text_in_a_label_comes_back():
     text = 'a "quoted" \\ back\nslash'
     written = openmetrics_text([gauge("a_bytes", "bytes", text, [({"b": text}, 1.5)])])
     [read] = text_string_to_metric_families(written)
@@ -107,7 +107,7 @@ def test_any_text_in_a_label_comes_back() -> None:
     assert (read.documentation, read.unit, sample.labels, sample.value) == (text, "bytes", {"b": text}, 1.5)
 
 
-def test_the_lag_of_a_group_has_kafka_exporters_name(segments, log: LogDir, tmp_path: Path) -> None:
+def test_the_lag_of_a_group_has_kafka_exporters_name(segments, log, tmp_path):
     busy_log(log)
     moved(log, "billing", {"orders": {0: 30, 1: 40}})
     segments("describe", log.uri, "--metrics", tmp_path / "log.prom")
@@ -117,7 +117,7 @@ def test_the_lag_of_a_group_has_kafka_exporters_name(segments, log: LogDir, tmp_
     assert [found["kafka_consumergroup_current_offset", one] for one in labels] == [30, 40]
 
 
-def test_an_import_and_an_export_say_what_they_copied(segments, tmp_path: Path) -> None:
+def test_an_import_and_an_export_say_what_they_copied(segments, tmp_path):
     segments("import", GOLDEN / "broker-data", tmp_path / "log", "--topic", "orders", "--metrics", tmp_path / "i.prom")
     segments("export", tmp_path / "log", tmp_path / "kafka", "--metrics", tmp_path / "e.prom")
     log = LogDir.open(str(tmp_path / "log"))

@@ -7,7 +7,7 @@ import shutil
 from verification.world.kafka_bytes.golden_files import golden_dir
 
 
-def test_a_last_stable_offset_that_is_behind_is_told_with_its_producers(segments, tmp_path) -> None:
+def test_a_last_stable_offset_that_is_behind_is_told_with_its_producers(segments, tmp_path):
     for name in ("txn-0", "plain-0"):
         shutil.copytree(golden_dir(name), tmp_path / "kafka" / name)
     segments("import", tmp_path / "kafka", tmp_path / "log")

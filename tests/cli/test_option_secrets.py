@@ -9,14 +9,13 @@ from spark_segments.config.rules import parse_overrides
 from spark_segments.errors import InvalidOptionError
 from spark_segments.spark.options import load_options
 from spark_segments.spark.tables import table_options
-from tests.cli.conftest import Segments
 
 SECRET = "user:correct-Horse1"
 MISTYPED = f"schema.registry.basic.auth.userinfo={SECRET}"
 
 
 @pytest.mark.parametrize("command", ["consume", "append", "sql", "page"])
-def test_a_mistyped_property_is_named_without_its_value(run: Segments, tmp_path, command: str) -> None:
+def test_a_mistyped_property_is_named_without_its_value(run, tmp_path, command):
     uri = str(tmp_path / "log")
     LogDir.create(uri).create_topic("orders")
     arguments = {
@@ -35,7 +34,7 @@ def test_a_mistyped_property_is_named_without_its_value(run: Segments, tmp_path,
     "texts",
     [[f"aws_secret_access_key:{SECRET}"], [SECRET], [f"key={SECRET}", "key=other"], ["key=other", f"key={SECRET}"]],
 )
-def test_settings_that_are_none_are_not_shown(texts: list[str]) -> None:
+def test_settings_that_are_none_are_not_shown(texts):
     with pytest.raises(InvalidOptionError) as caught:
         parse_overrides(texts)
     assert "correct" not in str(caught.value)
@@ -49,7 +48,7 @@ def test_settings_that_are_none_are_not_shown(texts: list[str]) -> None:
         {"schema.registry.bearer.auth.token": SECRET, "kafka.schema.registry.bearer.auth.token": "other"},
     ],
 )
-def test_an_option_of_spark_that_is_wrong_is_named_without_its_value(options: dict[str, str]) -> None:
+def test_an_option_of_spark_that_is_wrong_is_named_without_its_value(options):
     with pytest.raises(InvalidOptionError, match=r"schema\.registry") as caught:
         load_options({"path": "/data/log", "subscribe": "orders"} | options)
     assert "correct" not in str(caught.value)
@@ -64,7 +63,7 @@ def test_an_option_of_spark_that_is_wrong_is_named_without_its_value(options: di
         {"schema.registry": f"https://{SECRET}@registry:8081"},
     ],
 )
-def test_a_table_of_a_catalog_keeps_no_credentials(options: dict[str, str]) -> None:
+def test_a_table_of_a_catalog_keeps_no_credentials(options):
     given = {"provider": "segments", "owner": "me", "path": "/data/log", "subscribe": "orders"}
     with pytest.raises(InvalidOptionError, match="cannot keep") as caught:
         table_options(given | options)

@@ -6,7 +6,6 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from spark_segments.cli.page.browse import RecordPage, browse
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.serve import server
 from spark_segments.log.groups.group import GroupLag
-from tests.browser import Browser, Tab
+from tests.browser import Tab
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition
 from tests.maintenance.rows import snapshot
 from tests.maintenance.upkeep import busy_log
@@ -91,7 +90,7 @@ def violations(tab: Tab, axe: str) -> list[str]:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", list(ADDRESSES))
-def test_axe_finds_no_violation_and_nothing_is_too_wide(browser: Browser, served, axe, name, width, dark) -> None:
+def test_axe_finds_no_violation_and_nothing_is_too_wide(browser, served, axe, name, width, dark):
     with browser.open(served + ADDRESSES[name], width, dark=dark) as tab:
         tab.ask("document.querySelectorAll('details').forEach((one) => one.open = true)")
         assert violations(tab, axe) == []
@@ -100,7 +99,7 @@ def test_axe_finds_no_violation_and_nothing_is_too_wide(browser: Browser, served
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_no_violation_in_a_page_of_warnings(browser: Browser, axe, tmp_path: Path, dark) -> None:
+def test_axe_finds_no_violation_in_a_page_of_warnings(browser, axe, tmp_path, dark):
     rows, last = partition(0, [1 << 20] * 3, [100] * 1001, first_ms=NOW_MS - 90 * DAY_MS, step_ms=HOUR_MS)
     made = snapshot("late", {"retention.ms": str(DAY_MS)}, rows, [last])
     lags = [GroupLag("a group with a name that is long", "late", 0, 5, 0, 1000, NOW_MS - HOUR_MS)]
@@ -116,7 +115,7 @@ def test_axe_finds_no_violation_in_a_page_of_warnings(browser: Browser, axe, tmp
     assert any(text.startswith("late-0: 1,001 chunks") for text in told)
 
 
-def test_a_phone_begins_with_the_log_and_its_filters_are_one_touch_away(browser: Browser, served) -> None:
+def test_a_phone_begins_with_the_log_and_its_filters_are_one_touch_away(browser, served):
     height = "document.querySelector('.filters').getBoundingClientRect().height"
     with browser.open(served, 390) as tab:
         assert tab.ask("document.querySelector('[name=find]').checkVisibility()") is False and tab.ask(height) < 60
@@ -127,7 +126,7 @@ def test_a_phone_begins_with_the_log_and_its_filters_are_one_touch_away(browser:
         assert tab.ask("document.querySelector('[name=find]').checkVisibility()") is True
 
 
-def test_links_and_the_form_lead_through_the_records(browser: Browser, served) -> None:
+def test_links_and_the_form_lead_through_the_records(browser, served):
     """With the policy that the server sends: nothing that the page needs is blocked."""
     with browser.open(served) as tab:
         address = tab.ask("document.querySelector('#events-0 .browse a').href")
@@ -143,7 +142,7 @@ def test_links_and_the_form_lead_through_the_records(browser: Browser, served) -
         )
 
 
-def test_a_search_goes_on_by_itself_to_the_log_start(browser: Browser, served, monkeypatch) -> None:
+def test_a_search_goes_on_by_itself_to_the_log_start(browser, served, monkeypatch):
     """Each request looks at little. The script asks for more, until the log start or a page of records."""
     asked = []
 

@@ -12,7 +12,6 @@ from PIL import Image
 
 from spark_segments.cli.page.render import page
 from spark_segments.log.description import describe
-from tests.browser import Browser
 from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_partitions
 from tests.maintenance.rows import snapshot
 from verification.world.kafka_bytes.golden_files import GOLDEN
@@ -89,7 +88,7 @@ HUES = {"dirty": (20, 50), "clean": (150, 180), "sealed": (205, 225), "active": 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
-def test_a_strip_has_the_colours_in_the_proportions_that_describe_gives(browser: Browser, small, width, dark):
+def test_a_strip_has_the_colours_in_the_proportions_that_describe_gives(browser, small, width, dark):
     with browser.open(small, width, 3000, dark=dark) as tab:
         picture, boxes = tab.picture(), tab.ask(BOXES)
     for made, config in topics():
@@ -113,7 +112,7 @@ def test_a_strip_has_the_colours_in_the_proportions_that_describe_gives(browser:
                 assert found["sealed"] == 0, name
 
 
-def test_light_and_dark_schemes(browser: Browser, small):
+def test_light_and_dark_schemes(browser, small):
     for dark in (False, True):
         with browser.open(small, dark=dark) as tab:
             red, green, blue = tab.picture().getpixel((2, 2))
@@ -121,7 +120,7 @@ def test_light_and_dark_schemes(browser: Browser, small):
         assert (min(red, green, blue) > 240) is not dark
 
 
-def test_print_is_light(browser: Browser, small):
+def test_print_is_light(browser, small):
     with browser.open(small, dark=True) as tab:
         tab.call("Emulation.setEmulatedMedia", media="print", features=[DARK])
         picture = tab.picture()
@@ -130,13 +129,13 @@ def test_print_is_light(browser: Browser, small):
     assert dark < 0.05 * picture.width * picture.height
 
 
-def test_nothing_is_cut_on_paper(browser: Browser, small):
+def test_nothing_is_cut_on_paper(browser, small):
     with browser.open(small, 718) as tab:  # A4, less its margins
         tab.call("Emulation.setEmulatedMedia", media="print")
         assert tab.ask(OVERFLOW) == []
 
 
-def test_kinds_differ_without_colour(browser: Browser, small):
+def test_kinds_differ_without_colour(browser, small):
     """In grey, dirty and active blocks have lines, others have none, and clean is darker than sealed."""
     with browser.open(small, height=1400) as tab:
         picture, boxes = tab.picture().convert("L"), tab.ask(BOXES)
@@ -157,7 +156,7 @@ def test_kinds_differ_without_colour(browser: Browser, small):
 
 
 @pytest.mark.parametrize("width", [1280, 1100, 375])
-def test_nothing_is_wider_than_the_window(browser: Browser, small, thousand, width):
+def test_nothing_is_wider_than_the_window(browser, small, thousand, width):
     for file in (small, thousand):
         with browser.open(file, width) as tab:
             assert tab.ask("document.documentElement.scrollWidth - innerWidth") == 0
@@ -166,14 +165,14 @@ def test_nothing_is_wider_than_the_window(browser: Browser, small, thousand, wid
         assert tab.ask(f"({OPEN}, {OVERFLOW})") == []
 
 
-def test_kafkas_directory_fits_too(browser: Browser, segments, tmp_path):
+def test_kafkas_directory_fits_too(browser, segments, tmp_path):
     segments("describe", GOLDEN / "broker-data", "--html", tmp_path / "kafka.html")
     for width in (1280, 375):
         with browser.open(tmp_path / "kafka.html", width) as tab:
             assert tab.ask(f"({OPEN}, {OVERFLOW})") == []
 
 
-def test_without_scripts_all_is_there_but_the_controls(browser: Browser, small):
+def test_without_scripts_all_is_there_but_the_controls(browser, small):
     """The picture is the one with scripts, less the form, which would do nothing."""
     with browser.open(small, script=False) as tab:
         without = tab.picture()
@@ -183,7 +182,7 @@ def test_without_scripts_all_is_there_but_the_controls(browser: Browser, small):
         assert tab.picture().tobytes() == without.tobytes()
 
 
-def test_a_thousand_partitions_can_be_found_filtered_and_sorted(browser: Browser, thousand):
+def test_a_thousand_partitions_can_be_found_filtered_and_sorted(browser, thousand):
     script = """(() => {
       const form = document.querySelector(".controls");
       const set = (name, value) => {
@@ -228,7 +227,7 @@ def test_a_thousand_partitions_can_be_found_filtered_and_sorted(browser: Browser
         assert later == sorted(later)
 
 
-def test_the_policy_of_the_page_runs_its_own_script_and_no_other(browser: Browser, thousand, tmp_path):
+def test_the_policy_of_the_page_runs_its_own_script_and_no_other(browser, thousand, tmp_path):
     for extra in ("", "<script>document.title = 'no'</script>"):
         file = tmp_path / "page.html"
         file.write_text(thousand.read_text().replace("<header>", f"{extra}<header>"))
@@ -238,7 +237,7 @@ def test_the_policy_of_the_page_runs_its_own_script_and_no_other(browser: Browse
             assert tab.ask("document.querySelector('output').value") == "1,000 of 1,000 partitions"
 
 
-def test_pointing_at_a_block_tells_of_its_segment(browser: Browser, small):
+def test_pointing_at_a_block_tells_of_its_segment(browser, small):
     script = """(() => {
       const block = document.querySelectorAll("#prices-0 .strip i")[2];
       block.dispatchEvent(new PointerEvent("pointermove", { bubbles: true, clientX: 100, clientY: 100 }));

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import unescape
-from pathlib import Path
 from urllib.parse import urlencode
 
 import pyarrow as pa
@@ -108,7 +107,7 @@ def orders(log: LogDir) -> LogDir:
     return log
 
 
-def test_the_front_page_is_current_and_leads_to_the_records(serve, orders: LogDir) -> None:
+def test_the_front_page_is_current_and_leads_to_the_records(serve, orders):
     client = serve(orders)
     assert 'class="records" value="120"' in client.get("/").text
     orders.topic("orders").append(rows(1, 120))
@@ -118,7 +117,7 @@ def test_the_front_page_is_current_and_leads_to_the_records(serve, orders: LogDi
     assert client.get(link).offsets == list(range(120, 70, -1))
 
 
-def test_cursors_lead_through_all_records(serve, orders: LogDir) -> None:
+def test_cursors_lead_through_all_records(serve, orders):
     """Newest first, page by page to the oldest, and back."""
     client = serve(orders)
     page = client.get("/records", topic="orders")
@@ -134,7 +133,7 @@ def test_cursors_lead_through_all_records(serve, orders: LogDir) -> None:
     assert client.get("/records", topic="orders", offset="5").offsets == [5, 4, 3, 2, 1, 0]
 
 
-def test_the_form_keeps_what_was_asked(serve, wide: LogDir) -> None:
+def test_the_form_keeps_what_was_asked(serve, wide):
     """A time beside an offset wins, and is the one that stays."""
     client = serve(wide)
     text = client.get("/records", topic="b", offset="5", time="2023-11-14").text
@@ -144,7 +143,7 @@ def test_the_form_keeps_what_was_asked(serve, wide: LogDir) -> None:
     assert 'value="5"' in text and "An offset is of one partition, here of 0." in text
 
 
-def test_an_offset_without_a_record_says_what_there_is(serve, orders: LogDir) -> None:
+def test_an_offset_without_a_record_says_what_there_is(serve, orders):
     orders.topic("orders").delete_records({0: 50})
     page = serve(orders).get("/record", topic="orders", partition="0", offset="1234")
     assert page.status == 404
@@ -152,7 +151,7 @@ def test_an_offset_without_a_record_says_what_there_is(serve, orders: LogDir) ->
     assert page.link("records of orders-0") == "/records?topic=orders&partition=0"
 
 
-def test_partitions_together_are_one_list_by_time(serve, log: LogDir) -> None:
+def test_partitions_together_are_one_list_by_time(serve, log):
     """Three partitions whose times interleave, and an empty one: pages are those of a sorted scan, both ways."""
     log.create_topic("clicks", 4, {"segment.jitter.ms": "0"})
     for first in (0, 90):
@@ -178,7 +177,7 @@ def test_partitions_together_are_one_list_by_time(serve, log: LogDir) -> None:
     assert client.get("/records", topic="clicks", before="0-1").status == 400
 
 
-def test_a_filter_finds_what_a_scan_finds(serve, orders: LogDir) -> None:
+def test_a_filter_finds_what_a_scan_finds(serve, orders):
     """It begins at the log end and goes to the log start, whatever the page before had."""
     client = serve(orders)
     page = client.get("/records", topic="orders", find="value 1")
@@ -191,7 +190,7 @@ def test_a_filter_finds_what_a_scan_finds(serve, orders: LogDir) -> None:
     assert client.get("/records", topic="orders", find=ATTACK).offsets == []
 
 
-def test_a_field_of_json_is_a_filter(serve, log: LogDir) -> None:
+def test_a_field_of_json_is_a_filter(serve, log):
     log.create_topic("users")
     values = [json.dumps({"user": {"city": city}, "n": number, "tags": ["x", None]}) for number, city in
               enumerate(["Berlin", "Köln", "Berlin"])] + ["[1]", "no json", None]  # fmt: skip
@@ -205,7 +204,7 @@ def test_a_field_of_json_is_a_filter(serve, log: LogDir) -> None:
     assert client.get("/records", topic="users", field="city").status == 400
 
 
-def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log: LogDir) -> None:
+def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log):
     """The pages together find all, and none looks at more than its limit and a window."""
     log.create_topic("wide")
     for first in range(0, 4000, 500):
@@ -225,7 +224,7 @@ def test_a_filter_looks_at_so_many_bytes_and_gives_a_cursor(log: LogDir) -> None
     assert MOST_BYTES == 64 << 20
 
 
-def test_long_keys_are_cut_and_text_that_turns_is_isolated(serve, log: LogDir) -> None:
+def test_long_keys_are_cut_and_text_that_turns_is_isolated(serve, log):
     log.create_topic("odd")
     log.topic("odd").append(pa.table({"key": ["k" * 5000], "value": ["\u202eeulav drawkcab"]}))
     client = serve(log)
@@ -238,7 +237,7 @@ def test_long_keys_are_cut_and_text_that_turns_is_isolated(serve, log: LogDir) -
     assert "Offset 0 of odd-0 is in the active segment." in explained.text
 
 
-def test_text_json_and_bytes_are_told_apart_and_all_is_escaped(serve, log: LogDir) -> None:
+def test_text_json_and_bytes_are_told_apart_and_all_is_escaped(serve, log):
     log.create_topic("mixed")
     values = [ATTACK.encode(), json.dumps({"a": [1, ATTACK]}).encode(), b"\x00\xff\x01", None, "é".encode() * 400, b""]
     log.topic("mixed").append(pa.table({"key": [ATTACK.encode()] * 6, "value": pa.array(values, pa.binary())}))
@@ -258,7 +257,7 @@ def test_text_json_and_bytes_are_told_apart_and_all_is_escaped(serve, log: LogDi
         assert bad.status in (400, 404) and "<script>" not in bad.text
 
 
-def test_values_of_a_known_schema_are_decoded(serve, log: LogDir) -> None:
+def test_values_of_a_known_schema_are_decoded(serve, log):
     log.create_topic("numbers")
     log.topic("numbers").append(pa.table({"key": [b"a"], "value": [(1234567).to_bytes(8, "big")]}))
     assert "1234567" in serve(log, {"value.format": "long"}).get("/records", topic="numbers").text
@@ -266,7 +265,7 @@ def test_values_of_a_known_schema_are_decoded(serve, log: LogDir) -> None:
     assert wrong.status == 200 and "Shown as bytes" in wrong.text and wrong.offsets == [0]
 
 
-def test_avro_is_decoded_by_a_registry_in_a_directory(serve, log: LogDir, tmp_path: Path) -> None:
+def test_avro_is_decoded_by_a_registry_in_a_directory(serve, log, tmp_path):
     log.create_topic("typed")
     formats = {"value.format": "avro", "schema.registry": str(tmp_path / "registry")}
     log.topic("typed").append(pa.table({"key": ["a"], "value": [{"id": 1234567, "name": ATTACK}]}), formats=formats)
@@ -276,7 +275,7 @@ def test_avro_is_decoded_by_a_registry_in_a_directory(serve, log: LogDir, tmp_pa
         assert "<script>" not in page
 
 
-def test_a_directory_of_kafkas_is_served_too(serve) -> None:
+def test_a_directory_of_kafkas_is_served_too(serve):
     client = serve(LogDir.open(str(GOLDEN / "broker-data")))
     assert "orders-0" in client.get("/").text
     assert len(client.get("/records", topic="orders", partition=1).offsets) == 50
@@ -285,7 +284,7 @@ def test_a_directory_of_kafkas_is_served_too(serve) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", ""]
 )
-def test_another_host_is_refused(serve, orders: LogDir, host: str) -> None:
+def test_another_host_is_refused(serve, orders, host):
     """A site whose name was made to lead here would send its own name: DNS rebinding."""
     client = serve(orders)
     refused = client.get("/records", topic="orders", host=host.format(port=client.port) or " ")
@@ -294,13 +293,13 @@ def test_another_host_is_refused(serve, orders: LogDir, host: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_but_reading_is_offered(serve, orders: LogDir, method: str) -> None:
+def test_nothing_but_reading_is_offered(serve, orders, method):
     before = orders.topic("orders").snapshot.version
     assert serve(orders).get("/", method=method).status == 501
     assert orders.topic("orders").snapshot.version == before
 
 
-def test_headers_keep_other_sites_out(serve, orders: LogDir) -> None:
+def test_headers_keep_other_sites_out(serve, orders):
     client = serve(orders)
     for address in ("/", "/records?topic=orders", "/nothing"):
         headers = client.get(address).headers
@@ -324,7 +323,7 @@ def test_headers_keep_other_sites_out(serve, orders: LogDir) -> None:
         ({"topic": "orders", "offset": "9" * 19}, 200),
     ],
 )
-def test_a_wrong_question_gets_an_answer(serve, orders: LogDir, query: dict, status: int) -> None:
+def test_a_wrong_question_gets_an_answer(serve, orders, query, status):
     assert serve(orders).get("/records", **query).status == status
 
 
@@ -333,7 +332,7 @@ def test_a_wrong_question_gets_an_answer(serve, orders: LogDir, query: dict, sta
     st.text("ab", min_size=1, max_size=3).map(str.encode),
     st.integers(0, 3),
 )
-def test_the_search_finds_the_rows_that_a_loop_finds(values: list[bytes | None], find: bytes, skipped: int) -> None:
+def test_the_search_finds_the_rows_that_a_loop_finds(values, find, skipped):
     array = pa.array(values, pa.binary()).slice(skipped)
     expected = [row for row, value in enumerate(array.to_pylist()) if value is not None and find in value]
     assert list(_rows_with(array, find, 100)) == expected
@@ -345,7 +344,7 @@ def lags_of(log: LogDir) -> list[GroupLag]:
     return [lag for group in log.groups() for lag in log.group(group).lags([snapshot])]
 
 
-def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders: LogDir) -> None:
+def test_a_group_that_stands_still_or_came_too_late_is_to_be_looked_into(orders):
     moved(orders, "billing", {"orders": {0: 30}})
     [lag] = lags_of(orders)
     assert group_warnings([lag], lag.committed_ms + OVERDUE_MS) == []
@@ -390,7 +389,7 @@ ALL = ["a-0", "a-1", "a-2", "b-0", "b-1", "b-2", "b-3", "b-4", "c-0", "c-1"]
     "most",
     [{"most_partitions": 1}, {"most_partitions": 4}, {"most_partitions": 8}, {"most_segments": 2}, {"most_topics": 1}],
 )
-def test_pages_together_show_every_partition_once(wide: LogDir, most: dict) -> None:
+def test_pages_together_show_every_partition_once(wide, most):
     found, pages = read_topics(wide, **most), 1
     seen = shown(found)
     while found.next is not None:
@@ -405,13 +404,13 @@ def test_pages_together_show_every_partition_once(wide: LogDir, most: dict) -> N
     assert seen == ALL and pages > 1
 
 
-def test_a_page_opens_the_manifests_of_what_it_shows(wide: LogDir) -> None:
+def test_a_page_opens_the_manifests_of_what_it_shows(wide):
     play = Play()
     read_topics(opened(wide, open_delta_log=play), Begin("b"), most_partitions=2)
     assert set(play.opened) == {"b"}
 
 
-def test_a_part_of_a_topic_has_the_numbers_of_its_partitions(serve, wide: LogDir, monkeypatch) -> None:
+def test_a_part_of_a_topic_has_the_numbers_of_its_partitions(serve, wide, monkeypatch):
     monkeypatch.setattr(serving, "read_topics", functools.partial(read_topics, most_partitions=4))
     client = serve(wide)
     first = client.get("/topic", topic="b").text
@@ -433,7 +432,7 @@ def lines_of(text: str) -> dict[str, list[str]]:
     return {row[1].split()[0]: [cell.removesuffix("</tr>").strip() for cell in row[2:]] for row in cells}
 
 
-def test_a_log_of_many_partitions_begins_with_a_table_of_topics(serve, wide: LogDir, monkeypatch) -> None:
+def test_a_log_of_many_partitions_begins_with_a_table_of_topics(serve, wide, monkeypatch):
     """Partitions have pages of their topics. A line follows its topic, though it is remembered."""
     monkeypatch.setattr(serving, "PARTITIONS_BESIDE_A_TABLE", 9)
     wide.topic("b").alter({"retention.ms": "86400000", "retention.bytes": "1048576"})
@@ -456,13 +455,13 @@ def test_a_log_of_many_partitions_begins_with_a_table_of_topics(serve, wide: Log
     assert list(lines_of(client.get("/", topic="b").text)) == ["b", "c"]
 
 
-def test_a_page_of_all_says_nothing_of_parts(serve, wide: LogDir) -> None:
+def test_a_page_of_all_says_nothing_of_parts(serve, wide):
     text = serve(wide).get("/").text
     assert set(PageParser(text).numbers) == set(ALL)
     assert "This page has" not in text and "<form action" not in text
 
 
-def test_a_page_in_a_file_says_what_it_has_no_room_for(wide: LogDir) -> None:
+def test_a_page_in_a_file_says_what_it_has_no_room_for(wide):
     topics = [(wide.topic(topic).snapshot, wide.topic(topic).config) for topic in wide.topics()]
     part = first_topics(topics, most_partitions=4)
     assert shown(part) == ALL[:4] and not part.is_all
@@ -492,7 +491,7 @@ def front_page_of(log: LogDir) -> str:
         "/records?topic=orders&partition=%D9%A3",
     ],
 )
-def test_any_target_of_a_request_gets_an_answer(serve, orders: LogDir, target: str) -> None:
+def test_any_target_of_a_request_gets_an_answer(serve, orders, target):
     port = serve(orders).port
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(f"GET {target} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,7 +46,7 @@ def signed(log: LogDir, key: Path, segments, tmp_path: Path) -> Path:
     return tmp_path / "signed.list"
 
 
-def test_a_signed_list_has_every_file_and_what_each_partition_holds(log: LogDir, signed: Path) -> None:
+def test_a_signed_list_has_every_file_and_what_each_partition_holds(log, signed):
     *body, last = signed.read_bytes().splitlines(keepends=True)
     signature = {name: base64.b64decode(text) for name, text in json.loads(last).items()}
     Ed25519PublicKey.from_public_bytes(signature["public_key"]).verify(signature["ed25519"], b"".join(body))
@@ -65,7 +64,7 @@ def test_a_signed_list_has_every_file_and_what_each_partition_holds(log: LogDir,
     }
 
 
-def test_a_log_that_went_on_is_still_what_was_signed(log: LogDir, signed: Path, key: Path, segments) -> None:
+def test_a_log_that_went_on_is_still_what_was_signed(log, signed, key, segments):
     log.topic("orders").append([{"value": "since"}])
     segments("roll", log.uri)
     ran = segments("verify", log.uri, "--check", signed, "--public-key", key.with_suffix(".pub"))
@@ -74,7 +73,7 @@ def test_a_log_that_went_on_is_still_what_was_signed(log: LogDir, signed: Path, 
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index"])
-def test_a_file_that_is_another_one_now_is_found(log: LogDir, signed: Path, run, suffix: str) -> None:
+def test_a_file_that_is_another_one_now_is_found(log, signed, run, suffix):
     path = max(Path(log.uri).glob(f"orders-0/*{suffix}"), key=lambda file: file.stat().st_size)
     data = bytearray(path.read_bytes() or b"0123456789ab")
     data[-1] ^= 1
@@ -104,15 +103,13 @@ def forged(text: str) -> str:
         (forged, "is signed with another key"),
     ],
 )
-def test_a_list_that_nobody_trusts_is_refused(
-    log: LogDir, signed: Path, key: Path, run, change: Callable[[str], str], message: str
-) -> None:
+def test_a_list_that_nobody_trusts_is_refused(log, signed, key, run, change, message):
     signed.write_bytes(change(signed.read_text()).encode())
     ran = run("verify", log.uri, "--check", signed, "--public-key", key.with_suffix(".pub"))
     assert ran.code == 1 and message in ran.error
 
 
-def test_a_log_with_a_fault_is_not_signed(log: LogDir, key: Path, run, tmp_path: Path) -> None:
+def test_a_log_with_a_fault_is_not_signed(log, key, run, tmp_path):
     next(Path(log.uri).glob("orders-0/*.log")).write_bytes(b"")
     ran = run("verify", log.uri, "--deep", "--sign", key, "--checksums", tmp_path / "signed.list")
     assert ran.code == 3 and "Not signed" in ran.error and not (tmp_path / "signed.list").exists()
@@ -128,8 +125,8 @@ def test_a_log_with_a_fault_is_not_signed(log: LogDir, key: Path, run, tmp_path:
     ],
 )
 def test_options_of_a_signature_that_make_no_sense_change_nothing(
-    log: LogDir, key: Path, run, tmp_path: Path, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    log, key, run, tmp_path, options, message, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     ran = run("verify", log.uri, *options)
     assert ran.code != 0 and message in ran.error and not (tmp_path / "list").exists()

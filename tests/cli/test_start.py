@@ -5,12 +5,10 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from spark_segments.cli import COMMANDS
-from spark_segments.cli.lazy_commands import LazyCommand
 from spark_segments.cli.topics.topic import COMMANDS as TOPIC_COMMANDS
 
 ARROW = ("pyarrow", "numpy", "deltalake")
@@ -62,7 +60,7 @@ def test_without_its_extra_a_command_is_one_sentence(missing):
 
 
 @pytest.mark.proof
-def test_a_command_imports_what_it_needs(tmp_path: Path):
+def test_a_command_imports_what_it_needs(tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("a\nb\n")
     places = {"LOG": str(tmp_path / "log"), "LINES": str(lines), "PAGE": str(tmp_path / "page.html")}
@@ -74,7 +72,7 @@ def test_a_command_imports_what_it_needs(tmp_path: Path):
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *TOPIC_COMMANDS], ids=lambda command: command.name)
-def test_the_summary_in_the_list_is_the_first_paragraph_of_the_help(command: LazyCommand):
+def test_the_summary_in_the_list_is_the_first_paragraph_of_the_help(command):
     loaded = command.load()
     assert loaded.name == command.name
     assert " ".join(inspect.cleandoc(loaded.help).split("\n\n")[0].split()) == command.summary

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from tests.cli.conftest import Segments
 from tests.log.test_store_life import PLANTED, assert_without_secrets
-from verification.world.small_limits import Limits
 from verification.world.stores.s3_server import BUCKET
 from verification.world.stores.store_proxy import REFUSE, store_proxy
 
@@ -34,13 +29,13 @@ COMMANDS = (
 @pytest.mark.proof
 @pytest.mark.parametrize("failure", [None, REFUSE])
 def test_no_command_shows_credentials(
-    failure: str | None,
-    run: Segments,
-    s3_options: Mapping[str, str],
-    tmp_path: Path,
-    limits: Limits,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    failure,
+    run,
+    s3_options,
+    tmp_path,
+    limits,
+    caplog,
+):
     caplog.set_level("INFO")
     caplog.set_level("DEBUG", "spark_segments")
     limits(STORE_ATTEMPTS=1)

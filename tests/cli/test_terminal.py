@@ -13,7 +13,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli import main
-from tests.cli.conftest import Segments
 
 ORDERS = {
     "a title of the window": "\x1b]0;owned\x07",
@@ -92,35 +91,33 @@ def _files(uri: str) -> list[str]:
 @pytest.mark.cases(8)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 @pytest.mark.parametrize("text", ORDERS.values(), ids=ORDERS)
-def test_a_terminal_gets_no_orders(
-    terminal: Callable[..., str], uri: str, text: str, command: Callable[[str], tuple[str, ...]]
-) -> None:
+def test_a_terminal_gets_no_orders(terminal, uri, text, command):
     write(uri, text)
     sent = terminal(*command(uri))
     assert sent
     assert not UNSAFE & set(sent), ascii(sent)
 
 
-def test_a_terminal_gets_all_else_as_it_is(terminal: Callable[..., str], uri: str) -> None:
+def test_a_terminal_gets_all_else_as_it_is(terminal, uri):
     LogDir.create(uri).create_topic("orders")
     LogDir.open(uri).topic("orders").append([{"value": HARMLESS + "\tb\nc"}])
     assert terminal("consume", uri, "orders") == HARMLESS + "\tb\nc\n"
     assert "[bold]x[/bold] :smile: [/no]" in terminal("sql", uri, "SELECT value FROM orders")
 
 
-def test_what_a_user_puts_between_records_goes_as_it_is(terminal: Callable[..., str], uri: str) -> None:
+def test_what_a_user_puts_between_records_goes_as_it_is(terminal, uri):
     LogDir.create(uri).create_topic("orders")
     LogDir.open(uri).topic("orders").append([{"key": "order\x1b", "value": "v"}])
     assert terminal("consume", uri, "orders", "-f", "\\x1b[1m%k\\x1b[0m") == "\x1b[1morder\\x1b\x1b[0m"
 
 
-def test_a_pipe_gets_the_bytes(segments: Segments, uri: str) -> None:
+def test_a_pipe_gets_the_bytes(segments, uri):
     data = write(uri, "".join(ORDERS.values()))
     assert segments("consume", uri, "orders", "-n", "1").output == data + b"\n"
     assert segments("consume", uri, "orders", "-f", "%k|%v", "-n", "1").output == data + b"|" + data
 
 
-def test_json_with_escapes_is_the_same_json(segments: Segments, uri: str) -> None:
+def test_json_with_escapes_is_the_same_json(segments, uri):
     text = "".join(ORDERS.values())
     write(uri, text)
     output = segments("consume", uri, "orders", "--output", "json").output
@@ -136,14 +133,14 @@ def test_json_with_escapes_is_the_same_json(segments: Segments, uri: str) -> Non
     assert both[0] == both[1]
 
 
-def test_parquet_is_nothing_for_a_terminal(uri: str, terminal: Callable[..., str], capsys: Any) -> None:
+def test_parquet_is_nothing_for_a_terminal(uri, terminal, capsys):
     LogDir.create(uri).create_topic("orders")
     with pytest.raises(AssertionError):
         terminal("sql", uri, "SELECT 1", "--output", "parquet")
     assert "Parquet is nothing for a terminal" in capsys.readouterr().err
 
 
-def test_damage_whose_name_gives_orders_is_shown_in_a_line(segments: Segments, run: Segments, uri: str) -> None:
+def test_damage_whose_name_gives_orders_is_shown_in_a_line(segments, run, uri):
     log = LogDir.create(uri)
     log.create_topic("orders", config={"cleanup.policy": "delete"})
     ran = run("consume", uri, "orders\x1b[31m")

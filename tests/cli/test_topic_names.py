@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
-from spark_segments import LogDir
 from spark_segments.maintenance import vacuum, verify
-from tests.cli.conftest import Segments
 from verification.world.clock import ORPHAN_AGE_MS, store_clock
 from verification.world.kafka_bytes.golden_files import golden_dir
 from verification.world.opened import opened
@@ -56,7 +53,7 @@ COMMANDS = [
 
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_takes_no_topic_by_another_path(run: Segments, log: LogDir, tmp_path: Path, command: str) -> None:
+def test_a_command_takes_no_topic_by_another_path(run, log, tmp_path, command):
     shutil.copytree(golden_dir("plain-0"), tmp_path / "kafka" / "plain-0")
     log.create_topic("orders")
     log.topic("orders").append([{"key": "k", "value": value} for value in ("a", "b")])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -49,7 +48,7 @@ def test_wrong_usage_is_exit_code_2(run, arguments):
     assert "Usage: segments" in ran.error
 
 
-def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path: Path):
+def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path):
     segments("topic", "create", tmp_path / "log", "orders")
     for arguments in (
         ["topic", "list", tmp_path / "nothing"],

@@ -32,14 +32,14 @@ def avro(segments: Segments, uri: str, tmp_path: Path) -> list[str]:
     return registry
 
 
-def test_text_is_written_in_a_format_and_read_back(segments: Segments, uri: str, avro: list[str]) -> None:
+def test_text_is_written_in_a_format_and_read_back(segments, uri, avro):
     arguments = ["--key-format", "long", "--value-format", "avro", "--property", "print.key=true", *avro]
     ran = segments("consume", uri, "orders", *arguments)
     assert ran.lines == ['7\t{"id":7,"name":"Ann"}', '8\t{"id":8,"name":null}']
     assert ran.error == ""
 
 
-def test_json_output_has_typed_values_and_can_be_appended(segments: Segments, uri: str, avro: list[str]) -> None:
+def test_json_output_has_typed_values_and_can_be_appended(segments, uri, avro):
     formats = ["--key-format", "long", "--value-format", "avro", *avro]
     ran = segments("consume", uri, "orders", "--output", "json", *formats)
     assert [(row["key"], row["value"]) for row in map(json.loads, ran.lines)] == [
@@ -53,14 +53,14 @@ def test_json_output_has_typed_values_and_can_be_appended(segments: Segments, ur
     assert [json.loads(line)["value"] for line in again] == [json.loads(line)["value"] for line in ran.lines]
 
 
-def test_consume_guesses_and_says_what_it_guessed(segments: Segments, uri: str, avro: list[str]) -> None:
+def test_consume_guesses_and_says_what_it_guessed(segments, uri, avro):
     ran = segments("consume", uri, "orders", "--property", "print.key=true", *avro)
     assert ran.lines == ['7\t{"id":7,"name":"Ann"}', '8\t{"id":8,"name":null}']
     assert "keys look like 8 bytes, such as a long or a double has: read as long" in ran.error
     assert "values look like Confluent's wire format, schema id 1: read as avro" in ran.error
 
 
-def test_json_output_without_formats_is_a_copy_of_the_bytes(segments: Segments, uri: str) -> None:
+def test_json_output_without_formats_is_a_copy_of_the_bytes(segments, uri):
     log = LogDir.open(uri)
     log.topic("orders").append(_values([b"\0\0\0\x07"], [b"\0\0\0\0\0\0\0\x05"]))
     log.create_topic("copy")
@@ -72,9 +72,7 @@ def test_json_output_without_formats_is_a_copy_of_the_bytes(segments: Segments, 
     assert first == second and ran.error == ""
 
 
-def test_a_guess_holds_for_a_template_and_for_a_reader_that_follows(
-    segments: Segments, uri: str, avro: list[str]
-) -> None:
+def test_a_guess_holds_for_a_template_and_for_a_reader_that_follows(segments, uri, avro):
     for more in ([], ["--follow"], ["--tail", "2"]):
         ran = segments("consume", uri, "orders", "-f", "%k %s\\n", "-n", 2, *more, *avro)
         assert ran.lines == ['7 {"id":7,"name":"Ann"}', '8 {"id":8,"name":null}']
@@ -82,13 +80,13 @@ def test_a_guess_holds_for_a_template_and_for_a_reader_that_follows(
         assert "values look like Confluent's wire format, schema id 1: read as avro" in ran.error
 
 
-def test_consume_says_what_is_missing_to_read_a_value(segments: Segments, uri: str, avro: list[str]) -> None:
+def test_consume_says_what_is_missing_to_read_a_value(segments, uri, avro):
     ran = segments("consume", uri, "orders")
     assert "Confluent's wire format, schema id 1. Set --schema-registry" in ran.error
     assert ran.output.startswith(b"\0\0\0\0\x01")
 
 
-def test_a_guess_never_hides_what_is_something_else(segments: Segments, uri: str) -> None:
+def test_a_guess_never_hides_what_is_something_else(segments, uri):
     log = LogDir.open(uri)
     log.topic("orders").append(_values([b"\0\0\0\0\0\0\0\x07", b"neither", None]))
     log.topic("orders").append(_values([b"\0\0\0\0\0\0\0\x08", b"\xff"]))
@@ -100,13 +98,13 @@ def test_a_guess_never_hides_what_is_something_else(segments: Segments, uri: str
     assert segments("consume", uri, "numbers", "--value-format", "binary", "-n", 1).error == ""
 
 
-def test_text_and_json_are_printed_as_they_are(segments: Segments, uri: str) -> None:
+def test_text_and_json_are_printed_as_they_are(segments, uri):
     segments("append", uri, "orders", stdin=b'{"id": 1}\nplain\n')
     ran = segments("consume", uri, "orders")
     assert (ran.lines, ran.error) == (['{"id": 1}', "plain"], "")
 
 
-def test_the_topic_of_schemas_is_used_where_it_is_there(segments: Segments, uri: str) -> None:
+def test_the_topic_of_schemas_is_used_where_it_is_there(segments, uri):
     server = RegistryServer()
     server.register("orders-value", {"schema": '"string"'})
     log = LogDir.open(uri)
@@ -119,7 +117,7 @@ def test_the_topic_of_schemas_is_used_where_it_is_there(segments: Segments, uri:
     assert "read as avro" in ran.error
 
 
-def test_a_wrong_format_says_what_was_found_and_what_to_set(run: Segments, uri: str, avro: list[str]) -> None:
+def test_a_wrong_format_says_what_was_found_and_what_to_set(run, uri, avro):
     ran = run("consume", uri, "orders", "--value-format", "json", "--value-schema", "id bigint")
     assert ran.code == 1
     for part in ("schema id 1", "read as json", "partition 0, offset 0", "Set value.format=avro"):
@@ -128,7 +126,7 @@ def test_a_wrong_format_says_what_was_found_and_what_to_set(run: Segments, uri: 
     assert "found Confluent Avro, schema id 1" in ran.error
 
 
-def test_a_line_that_is_not_of_the_format_appends_nothing(run: Segments, uri: str, tmp_path: Path) -> None:
+def test_a_line_that_is_not_of_the_format_appends_nothing(run, uri, tmp_path):
     ran = run("append", uri, "orders", "--value-format", "long", stdin=b"7\nseven\n")
     assert ran.code == 1
     assert "row 1 of its batch: found text that is no int64" in ran.error and "seven" not in ran.error
@@ -153,7 +151,7 @@ _BORN = {
 
 
 @pytest.mark.parametrize("form", ["lines", "rows"])
-def test_dates_and_times_before_1970_are_printed_and_taken_back(segments: Segments, uri: str, form: str) -> None:
+def test_dates_and_times_before_1970_are_printed_and_taken_back(segments, uri, form):
     fields = [
         {"name": name, "type": {"type": kind, "logicalType": logical}} for name, (kind, logical, _) in _BORN.items()
     ]
