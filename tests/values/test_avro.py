@@ -146,7 +146,7 @@ def _empty_maps(value: object) -> object:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_any_schema_reads_and_writes_as_fastavro_does(data: st.DataObject) -> None:
+def test_any_schema_reads_and_writes_as_fastavro_does(data):
     schema, values = data.draw(_schemas(), label="schema")
     rows = data.draw(st.lists(values, min_size=1, max_size=5), label="rows")
     encoded = _fast_bytes(schema, rows)
@@ -159,7 +159,7 @@ def test_any_schema_reads_and_writes_as_fastavro_does(data: st.DataObject) -> No
     assert write(array[1:], node, b"head").to_pylist() == [b"head" + one for one in encoded[1:]]
 
 
-def test_a_union_of_several_types_is_a_struct_of_members() -> None:
+def test_a_union_of_several_types_is_a_struct_of_members():
     schema = {"type": "record", "name": "R", "fields": [{"name": "u", "type": ["null", "int", "string", "boolean"]}]}
     rows = [{"u": 7}, {"u": None}, {"u": "x"}, {"u": True}]
     encoded = _fast_bytes(schema, rows)
@@ -173,7 +173,7 @@ def test_a_union_of_several_types_is_a_struct_of_members() -> None:
     assert write(array, avro_schema.parse(json.dumps(schema))).to_pylist() == encoded
 
 
-def test_a_union_with_a_null_in_its_members_or_of_nullable_types_goes_both_ways() -> None:
+def test_a_union_with_a_null_in_its_members_or_of_nullable_types_goes_both_ways():
     schema = ["null", {"type": "map", "values": ["null", "long"]}, {"type": "array", "items": ["int", "string"]}]
     rows = [{"a": None, "b": 5}, [1, "x"], None, {}, []]
     encoded = _fast_bytes(schema, rows)
@@ -181,7 +181,7 @@ def test_a_union_with_a_null_in_its_members_or_of_nullable_types_goes_both_ways(
     assert write(array, avro_schema.parse(json.dumps(schema))).to_pylist() == encoded
 
 
-def test_a_union_of_int_and_long_is_a_long() -> None:
+def test_a_union_of_int_and_long_is_a_long():
     assert _read(["int", "long"], [b"\x00\x0e", b"\x02\x80\x80\x80\x80\x80\x01"]).type == pa.int64()
 
 
@@ -201,9 +201,7 @@ _BESIDE = [
 
 @pytest.mark.parametrize(("kind", "logical", "more", "value"), _BESIDE, ids=lambda one: one if type(one) is str else "")
 @pytest.mark.parametrize("optional", [False, True])
-def test_a_logical_type_beside_the_type_is_an_attribute_of_the_field(
-    kind: str, logical: str, more: dict[str, int], value: object, optional: bool
-) -> None:
+def test_a_logical_type_beside_the_type_is_an_attribute_of_the_field(kind, logical, more, value, optional):
     """What fastavro reads, and Java's Avro, which warns that the attribute is ignored."""
     declared = ["null", kind] if optional else kind
     attribute = {"name": "beside", "type": declared, "logicalType": logical, **more}
@@ -217,7 +215,7 @@ def test_a_logical_type_beside_the_type_is_an_attribute_of_the_field(
     assert write(array, avro_schema.parse(json.dumps(schema))).to_pylist() == [encoded]
 
 
-def test_a_duration_is_three_unsigned_numbers() -> None:
+def test_a_duration_is_three_unsigned_numbers():
     schema = {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}
     row = b"\x01\0\0\0\x02\0\0\0\xff\xff\xff\xff"
     array = _read(schema, [row])
@@ -225,7 +223,7 @@ def test_a_duration_is_three_unsigned_numbers() -> None:
     assert write(array, avro_schema.parse(json.dumps(schema))).to_pylist() == [row]
 
 
-def test_a_uuid_of_sixteen_bytes_is_text() -> None:
+def test_a_uuid_of_sixteen_bytes_is_text():
     schema = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
     one = uuid.UUID("12345678-9abc-def0-1234-56789abcdef0")
     array = _read(schema, [one.bytes])
@@ -233,13 +231,13 @@ def test_a_uuid_of_sixteen_bytes_is_text() -> None:
     assert write(array, avro_schema.parse(json.dumps(schema))).to_pylist() == [one.bytes]
 
 
-def test_negative_block_counts_carry_the_size_of_the_block() -> None:
+def test_negative_block_counts_carry_the_size_of_the_block():
     assert _read({"type": "array", "items": "int"}, [b"\x03\x04\x02\x04\x00"]).to_pylist() == [[1, 2]]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused_as_fastavro_does(data: st.DataObject, garbage: bytes) -> None:
+def test_any_bytes_are_read_or_refused_as_fastavro_does(data, garbage):
     schema, _ = data.draw(_schemas(), label="schema")
     try:
         _read(schema, [garbage])
@@ -265,7 +263,7 @@ def test_any_bytes_are_read_or_refused_as_fastavro_does(data: st.DataObject, gar
         ({"type": "bytes", "logicalType": "decimal", "precision": 2}, b"\x04\x7f\xff", "recision"),
     ],
 )
-def test_bytes_that_are_not_of_the_schema_are_refused(schema: object, row: bytes, reason: str) -> None:
+def test_bytes_that_are_not_of_the_schema_are_refused(schema, row, reason):
     with pytest.raises(Undecodable, match=reason):
         _read(schema, [row])
 
@@ -310,7 +308,7 @@ def _json(value: object) -> object:
 
 
 @given(st.lists(_trees(2), min_size=1, max_size=3))
-def test_a_record_within_itself_is_json_text(rows: list[dict[str, object]]) -> None:
+def test_a_record_within_itself_is_json_text(rows):
     read = _read(_TREE, _fast_bytes(_TREE, rows)).to_pylist()
     for row, given_row in zip(read, rows, strict=True):
         assert (row["name"], row["raw"], row["cost"]) == (given_row["name"], given_row["raw"], given_row["cost"])
@@ -341,7 +339,7 @@ def _node_of(kind: object) -> dict[str, object]:
     ],
     ids=lambda kind: kind["logicalType"] if isinstance(kind, dict) else kind,
 )
-def test_a_value_out_of_range_within_a_record_within_itself_is_refused(kind: object) -> None:
+def test_a_value_out_of_range_within_a_record_within_itself_is_refused(kind):
     schema = _node_of(kind)
     far = {"long": 2**62, "int": 2**31 - 1, "bytes": b"\x7f" * 20, "string": b"\xff"}
     plain = kind["type"] if isinstance(kind, dict) else "bytes"
@@ -352,14 +350,14 @@ def test_a_value_out_of_range_within_a_record_within_itself_is_refused(kind: obj
     assert raised.value.row == 1 and raised.value.reason
 
 
-def test_what_json_has_no_number_for_is_text_within_a_record_within_itself() -> None:
+def test_what_json_has_no_number_for_is_text_within_a_record_within_itself():
     numbers = [float("nan"), float("inf"), float("-inf"), 1.5]
     read = _read(_node_of("double"), _fast_bytes(_node_of("double"), [{"next": {"v": number}} for number in numbers]))
     texts = [json.loads(row["next"], parse_constant=pytest.fail)["v"] for row in read.to_pylist()]
     assert texts == ["NaN", "Infinity", "-Infinity", 1.5]
 
 
-def test_records_within_records_have_a_bound() -> None:
+def test_records_within_records_have_a_bound():
     chain = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
     assert _read(chain, [bytes([2] * 90 + [0])]).to_pylist()[0]["next"].count("next") == 90
     with pytest.raises(Undecodable, match="more than 100 levels") as raised:
@@ -369,7 +367,7 @@ def test_records_within_records_have_a_bound() -> None:
         _read(chain, [bytes([2] * 20)])
 
 
-def test_a_column_without_a_schema_gets_the_one_that_spark_would_write() -> None:
+def test_a_column_without_a_schema_gets_the_one_that_spark_would_write():
     kind = pa.struct([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.string()))])
     schema = avro_schema.schema_of(kind, "Order")
     rows = [{"id": 1, "at": _moment(5, UTC), "tags": ["a"]}, {"id": None, "at": None, "tags": None}]
@@ -377,7 +375,7 @@ def test_a_column_without_a_schema_gets_the_one_that_spark_would_write() -> None
 
 
 @pytest.mark.parametrize("reader", ["long", "double", ["int", "long"], ["null", "double"]])
-def test_a_union_of_numbers_is_read_plainly_and_evolved_in_one_process(reader: object) -> None:
+def test_a_union_of_numbers_is_read_plainly_and_evolved_in_one_process(reader):
     writer = ["int", "long"]
     rows = [b"\x00\x0e", b"\x02\x80\x80\x80\x80\x80\x01"]
     numbers = [7, 2**34]
@@ -431,7 +429,7 @@ def _evolved(old: object, new: object, rows: list[bytes]) -> list[object]:
     return made.to_pylist()
 
 
-def test_rows_of_an_old_schema_are_read_as_a_new_one_as_fastavro_does() -> None:
+def test_rows_of_an_old_schema_are_read_as_a_new_one_as_fastavro_does():
     row = {"id": 1, "gone": "g", "who": "w", "sub": {"x": 1.5}, "kind": "Z", "many": [1, 2], "maybe": 5}
     encoded = _fast_bytes(_OLD, [row, row | {"kind": "A", "maybe": None, "many": []}])
     old, new = (fastavro.parse_schema(json.loads(json.dumps(one))) for one in (_OLD, _NEW))
@@ -454,7 +452,7 @@ _SAMPLES = {
 
 @pytest.mark.parametrize("writer", [*_PRIMITIVES, ["null", "int"], ["string", "null"], ["null", "int", "string"]])
 @pytest.mark.parametrize("reader", [*_PRIMITIVES, ["null", "long"], ["null", "bytes"], ["null", "long", "string"]])
-def test_every_pair_of_schemas_resolves_as_fastavro_does(writer: object, reader: object) -> None:
+def test_every_pair_of_schemas_resolves_as_fastavro_does(writer, reader):
     branches = writer if isinstance(writer, list) else [writer]
     for branch in branches:
         encoded = _fast_bytes(writer, [_SAMPLES[branch]])
@@ -477,7 +475,7 @@ def _record_schema(*fields: object) -> avro_schema.Node:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_compatibility_levels_say_who_must_be_able_to_read_whom(level: str) -> None:
+def test_compatibility_levels_say_who_must_be_able_to_read_whom(level):
     a = {"name": "a", "type": "int"}
     plain, required = _record_schema(a), _record_schema(a, {"name": "b", "type": "int"})
     optional = _record_schema(a, {"name": "b", "type": "int", "default": 1})

@@ -64,7 +64,7 @@ def _outcome(schema: object, encoded: list[bytes]) -> Any:
 
 @FUZZ
 @given(st.data(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=2))
-def test_rows_whole_and_damaged_are_read_and_written_alike(data: st.DataObject, flips: list[tuple[int, int]]) -> None:
+def test_rows_whole_and_damaged_are_read_and_written_alike(data, flips):
     schema, values = data.draw(_schemas(), label="schema")
     encoded = _fast_bytes(schema, data.draw(st.lists(values, min_size=1, max_size=4), label="rows"))
     last = bytearray(encoded[-1])
@@ -79,14 +79,14 @@ def test_rows_whole_and_damaged_are_read_and_written_alike(data: st.DataObject, 
 
 @FUZZ
 @given(st.data(), st.binary(max_size=40))
-def test_any_bytes_are_read_alike(data: st.DataObject, garbage: bytes) -> None:
+def test_any_bytes_are_read_alike(data, garbage):
     schema, _ = data.draw(_schemas(), label="schema")
     expected = _outcome(schema, [garbage])
     with _checked():
         assert _outcome(schema, [garbage]) == expected
 
 
-def test_rows_are_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_cut_alike(monkeypatch):
     array = pa.array([b"head-one", b"head-", b"head-three"], pa.binary())[1:]
     assert rows.without(array, 4, 1).to_pylist() == [b"", b"-thre"]
     copies = uncompiled("format.kernels.copies")
@@ -95,7 +95,7 @@ def test_rows_are_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rows.without(array, 4, 1).to_pylist() == [b"", b"-thre"]
 
 
-def test_a_span_outside_of_its_buffer_is_not_copied() -> None:
+def test_a_span_outside_of_its_buffer_is_not_copied():
     for start, size, room in ((8, 3, 9), (-1, 2, 9), (0, 10, 9)):
         with pytest.raises(ValueError, match="span 0 of 1"):
             rows.gather(b"0123456789", np.array([start]), np.array([size]), np.empty(room, np.uint8))

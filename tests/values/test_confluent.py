@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -128,7 +127,7 @@ def message_class(text: str, name: str) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
-def test_avro_of_confluents_serializer_is_read_and_written_to_the_byte(address: str) -> None:
+def test_avro_of_confluents_serializer_is_read_and_written_to_the_byte(address):
     serializer = AvroSerializer(client(address), json.dumps(AVRO))
     values = [serializer(row, VALUE) for row in AVRO_ROWS]
     decoder = reader("avro", address)
@@ -137,7 +136,7 @@ def test_avro_of_confluents_serializer_is_read_and_written_to_the_byte(address: 
     assert writer("avro", address).encode(made).to_pylist() == values
 
 
-def test_avro_written_here_is_read_by_confluents_deserializer(address: str) -> None:
+def test_avro_written_here_is_read_by_confluents_deserializer(address):
     kind = pa.struct([("id", pa.int64()), ("customer", pa.string()), ("tags", pa.list_(pa.string()))])
     values = writer("avro", address, kind).encode(pa.array([*ROWS, None], kind)).to_pylist()
     deserializer = AvroDeserializer(client(address))
@@ -156,7 +155,7 @@ PROTO_ROWS = [
 ]
 
 
-def test_protobuf_of_confluents_serializer_is_read_and_written_to_the_byte(address: str) -> None:
+def test_protobuf_of_confluents_serializer_is_read_and_written_to_the_byte(address):
     order = message_class(PROTO, "shop.Order")
     serializer = ProtobufSerializer(order, client(address), {"use.deprecated.format": False})
     values = [serializer(row, VALUE) for row in protobuf_rows(order)]
@@ -168,7 +167,7 @@ def test_protobuf_of_confluents_serializer_is_read_and_written_to_the_byte(addre
     assert writer("protobuf", address, message="Order").encode(made).to_pylist() == values
 
 
-def test_protobuf_written_here_is_read_by_confluents_deserializer(address: str) -> None:
+def test_protobuf_written_here_is_read_by_confluents_deserializer(address):
     open_registry(address).register("orders-value", Schema("PROTOBUF", PROTO))
     encoder = writer("protobuf", address, message="Order")
     values = encoder.encode(pa.array(PROTO_ROWS, encoder.codec.type)).to_pylist()
@@ -177,7 +176,7 @@ def test_protobuf_written_here_is_read_by_confluents_deserializer(address: str) 
     assert [deserializer(one, VALUE) for one in values] == protobuf_rows(order)
 
 
-def test_the_first_message_has_the_short_form_of_its_place(address: str) -> None:
+def test_the_first_message_has_the_short_form_of_its_place(address):
     open_registry(address).register("orders-value", Schema("PROTOBUF", PROTO))
     encoder = writer("protobuf", address)
     values = encoder.encode(pa.array([{"x": "a"}], encoder.codec.type)).to_pylist()
@@ -185,7 +184,7 @@ def test_the_first_message_has_the_short_form_of_its_place(address: str) -> None
     assert read(reader("protobuf", address), values) == [{"x": "a"}]
 
 
-def test_messages_of_another_type_are_refused(address: str) -> None:
+def test_messages_of_another_type_are_refused(address):
     open_registry(address).register("orders-value", Schema("PROTOBUF", PROTO))
     other = writer("protobuf", address, message="Order")
     values = other.encode(pa.array(PROTO_ROWS[:1], other.codec.type)).to_pylist()
@@ -193,7 +192,7 @@ def test_messages_of_another_type_are_refused(address: str) -> None:
         read(reader("protobuf", address), values)
 
 
-def test_json_schema_of_confluents_serializer_is_read_and_written_to_the_byte(address: str) -> None:
+def test_json_schema_of_confluents_serializer_is_read_and_written_to_the_byte(address):
     serializer = JSONSerializer(
         json.dumps(JSON_SCHEMA), client(address), json_encode=lambda row: json.dumps(row, separators=(",", ":"))
     )
@@ -208,7 +207,7 @@ def test_json_schema_of_confluents_serializer_is_read_and_written_to_the_byte(ad
 
 
 @pytest.mark.parametrize("column", [{"id": "7"}, {"id": 7, "other": 1}, {"id": 7, "tags": [1]}, {"id": 7.5}])
-def test_a_column_that_does_not_fit_its_json_schema_is_refused(address: str, column: dict[str, Any]) -> None:
+def test_a_column_that_does_not_fit_its_json_schema_is_refused(address, column):
     open_registry(address).register("orders-value", Schema("JSON", json.dumps(JSON_SCHEMA)))
     with pytest.raises(InvalidOptionError, match="does not fit the JSON Schema"):
         writer("jsonschema", address).encode(pa.array([column]))
@@ -235,7 +234,7 @@ STRICT_ROWS = st.fixed_dictionaries(
 
 
 @pytest.mark.proof
-def test_json_is_checked_as_confluents_serializer_and_deserializer_check_it(address: str) -> None:
+def test_json_is_checked_as_confluents_serializer_and_deserializer_check_it(address):
     text = json.dumps(STRICT)
     serializer = JSONSerializer(text, client(address))
     unchecked = JSONSerializer(text, client(address), conf={"validate": False})
@@ -269,7 +268,7 @@ def test_json_is_checked_as_confluents_serializer_and_deserializer_check_it(addr
     assert verdicts == {True, False}
 
 
-def test_a_reference_of_a_json_schema_is_checked_by_the_registry_and_never_by_the_network(address: str) -> None:
+def test_a_reference_of_a_json_schema_is_checked_by_the_registry_and_never_by_the_network(address):
     registry = open_registry(address)
     registry.register("name", Schema("JSON", '{"type": "string", "minLength": 2}'))
     properties = {"name": {"$ref": "name.json"}, "id": {"type": "integer"}}
@@ -284,7 +283,7 @@ def test_a_reference_of_a_json_schema_is_checked_by_the_registry_and_never_by_th
         read(decoder, [b"\0\0\0\0\x03{}"])
 
 
-def test_a_check_without_its_library_names_the_extra(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_without_its_library_names_the_extra(address, monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     given_options = options("jsonschema", address, schema='{"title": "Only", "type": "integer"}')
     column = pa.array([7])
@@ -297,7 +296,7 @@ def test_a_check_without_its_library_names_the_extra(address: str, monkeypatch: 
         checked.encode(column)
 
 
-def test_a_batch_may_mix_schema_ids_and_reads_as_the_newest(address: str) -> None:
+def test_a_batch_may_mix_schema_ids_and_reads_as_the_newest(address):
     old = AvroSerializer(client(address), json.dumps(AVRO))
     newer = json.loads(json.dumps(AVRO))
     newer["fields"].insert(1, {"name": "country", "type": "string", "default": "NL"})
@@ -312,14 +311,14 @@ def test_a_batch_may_mix_schema_ids_and_reads_as_the_newest(address: str) -> Non
     ]
 
 
-def test_a_type_in_ddl_picks_fields_by_name(address: str) -> None:
+def test_a_type_in_ddl_picks_fields_by_name(address):
     serializer = AvroSerializer(client(address), json.dumps(AVRO))
     values = [serializer(row, VALUE) for row in AVRO_ROWS]
     found = read(reader("avro", address, schema="tags array<string>, id decimal(20,0)"), values)
     assert found == [{"tags": row["tags"], "id": row["id"]} for row in ROWS]
 
 
-def test_avro_schemas_may_refer_to_others(address: str) -> None:
+def test_avro_schemas_may_refer_to_others(address):
     registry = open_registry(address)
     line = {"type": "record", "name": "Line", "namespace": "shop", "fields": [{"name": "n", "type": "int"}]}
     registry.register("line", Schema("AVRO", json.dumps(line)))
@@ -332,7 +331,7 @@ def test_avro_schemas_may_refer_to_others(address: str) -> None:
     assert read(reader("avro", address), values) == [{"line": {"n": 7}}]
 
 
-def test_proto_files_may_import_others(address: str) -> None:
+def test_proto_files_may_import_others(address):
     registry = open_registry(address)
     registry.register("line", Schema("PROTOBUF", 'syntax = "proto3"; message Line { int32 n = 1; }'))
     text = """syntax = "proto3"; import "shop/line.proto"; import "google/protobuf/timestamp.proto";
@@ -346,7 +345,7 @@ def test_proto_files_may_import_others(address: str) -> None:
 # The registry
 
 
-def test_credentials_open_the_registry_and_stand_in_no_error() -> None:
+def test_credentials_open_the_registry_and_stand_in_no_error():
     server = RegistryServer("ann:s3cret")
     server.register("orders-value", {"schema": '"long"'})
     with server.running() as address:
@@ -361,13 +360,13 @@ def test_credentials_open_the_registry_and_stand_in_no_error() -> None:
         assert secret not in repr(column_formats(given))
 
 
-def test_a_registry_that_fails_for_a_moment_is_asked_again(server: RegistryServer, address: str) -> None:
+def test_a_registry_that_fails_for_a_moment_is_asked_again(server, address):
     server.register("orders-value", {"schema": '"long"'})
     server.failures = 2
     assert read(reader("avro", address), [b"\0\0\0\0\x01\x0e"]) == [7]
 
 
-def test_a_schema_is_asked_for_once(server: RegistryServer, address: str) -> None:
+def test_a_schema_is_asked_for_once(server, address):
     server.register("orders-value", {"schema": '"long"'})
     decoder = reader("avro", address)
     read(decoder, [b"\0\0\0\0\x01\x0e"])
@@ -378,7 +377,7 @@ def test_a_schema_is_asked_for_once(server: RegistryServer, address: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["avro", "protobuf", "jsonschema"])
-def test_what_decodes_and_encodes_travels_to_tasks(address: str, name: str, tmp_path: Path) -> None:
+def test_what_decodes_and_encodes_travels_to_tasks(address, name, tmp_path):
     texts = {"avro": json.dumps(AVRO), "protobuf": PROTO, "jsonschema": json.dumps(JSON_SCHEMA)}
     kinds = {"avro": "AVRO", "protobuf": "PROTOBUF", "jsonschema": "JSON"}
     for place in (address, str(tmp_path)):
@@ -390,7 +389,7 @@ def test_what_decodes_and_encodes_travels_to_tasks(address: str, name: str, tmp_
         assert read(decoder, encoder.encode(pa.array(values, kind)).to_pylist()) == values
 
 
-def test_an_id_that_is_unknown_is_a_value_that_cannot_be_read(server: RegistryServer, address: str) -> None:
+def test_an_id_that_is_unknown_is_a_value_that_cannot_be_read(server, address):
     server.register("orders-value", {"schema": '"long"'})
     values = [b"\0\0\0\0\x01\x0e", b"\0\0\0\0\x09\x0e"]
     with pytest.raises(ValueFormatError, match="No schema has the id 9"):
@@ -399,7 +398,7 @@ def test_an_id_that_is_unknown_is_a_value_that_cannot_be_read(server: RegistrySe
 
 
 @pytest.mark.proof
-def test_a_registry_that_does_not_answer_is_never_read_as_null(server: RegistryServer) -> None:
+def test_a_registry_that_does_not_answer_is_never_read_as_null(server):
     server.register("orders-value", {"schema": '"long"'})
     with server.running() as address:
         decoder = reader("avro", address, errors="null")
@@ -407,7 +406,7 @@ def test_a_registry_that_does_not_answer_is_never_read_as_null(server: RegistryS
         read(decoder, [b"\0\0\0\0\x02\x0e"])
 
 
-def test_a_directory_is_a_registry_that_keeps_ids_and_versions(tmp_path: Path) -> None:
+def test_a_directory_is_a_registry_that_keeps_ids_and_versions(tmp_path):
     encoder = writer("avro", str(tmp_path / "registry"), pa.struct([("id", pa.int64())]))
     values = encoder.encode(pa.array([{"id": 5}])).to_pylist()
     assert values[0][:5] == b"\0\0\0\0\x01"
@@ -418,7 +417,7 @@ def test_a_directory_is_a_registry_that_keeps_ids_and_versions(tmp_path: Path) -
     assert read(reader("avro", str(tmp_path / "registry")), values) == [{"id": 5}]
 
 
-def test_a_directory_refuses_what_its_readers_could_not_read(tmp_path: Path) -> None:
+def test_a_directory_refuses_what_its_readers_could_not_read(tmp_path):
     registry = open_registry(str(tmp_path))
     registry.register("orders-value", Schema("AVRO", json.dumps(AVRO)))
     newer = json.loads(json.dumps(AVRO))
@@ -429,7 +428,7 @@ def test_a_directory_refuses_what_its_readers_could_not_read(tmp_path: Path) -> 
     assert registry.register("orders-value", Schema("AVRO", json.dumps(newer))) == 2
 
 
-def test_writers_that_register_at_the_same_moment_never_get_the_same_id(tmp_path: Path) -> None:
+def test_writers_that_register_at_the_same_moment_never_get_the_same_id(tmp_path):
     texts = [json.dumps({"type": "fixed", "name": "F", "size": size}) for size in range(1, 9)]
 
     def register(number: int) -> int:
@@ -445,21 +444,19 @@ def test_writers_that_register_at_the_same_moment_never_get_the_same_id(tmp_path
     assert len(registry.subjects()) == 16
 
 
-def test_auto_register_can_be_switched_off(tmp_path: Path) -> None:
+def test_auto_register_can_be_switched_off(tmp_path):
     given = options("avro", str(tmp_path)) | {"auto.register.schemas": "false"}
     with pytest.raises(RegistryError, match=r"auto\.register\.schemas"):
         encoders(column_formats(given), "orders", {"value": pa.int64()})
 
 
-def test_a_subject_that_is_missing_is_named(address: str) -> None:
+def test_a_subject_that_is_missing_is_named(address):
     with pytest.raises(InvalidOptionError, match=r"orders-value.*value\.schema or value\.subject"):
         reader("avro", address)
 
 
 @pytest.mark.parametrize("package", ["ptars", "grpc_tools"])
-def test_a_library_that_is_absent_is_named_with_its_extra(
-    package: str, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_is_absent_is_named_with_its_extra(package, address, monkeypatch):
     text = f'syntax = "proto3"; message Only_{package} {{ int32 n = 1; }}'
     open_registry(address).register("orders-value", Schema("PROTOBUF", text))
     monkeypatch.setitem(sys.modules, package, None)

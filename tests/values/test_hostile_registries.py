@@ -13,13 +13,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from spark_segments.errors import InvalidOptionError, RegistryError
 from spark_segments.values.registries import open_registry
-from spark_segments.values.registries.registry import RecordsRegistry, Registry, Schema
+from spark_segments.values.registries.registry import RecordsRegistry, Schema
 from verification.world.small_limits import Limits
 
 SECRET = "user:correct-horse-battery"
@@ -95,7 +94,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
-def test_an_answer_that_is_nonsense_is_a_registry_error(body: bytes) -> None:
+def test_an_answer_that_is_nonsense_is_a_registry_error(body):
     with of_body(body).running() as address, pytest.raises(RegistryError) as caught:
         open_registry(address).schema(7)
     assert address in str(caught.value)
@@ -104,13 +103,13 @@ def test_an_answer_that_is_nonsense_is_a_registry_error(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"7", b'{"a": 1}', b"[1, 2]", b'[{"subject": "x"}]', b'["x"]', b'[["x"]]', b'"text"', b"true"]
 )
-def test_a_list_of_subjects_that_is_nonsense_is_a_registry_error(body: bytes) -> None:
+def test_a_list_of_subjects_that_is_nonsense_is_a_registry_error(body):
     with of_body(body).running() as address, pytest.raises(RegistryError):
         open_registry(address).subjects()
 
 
 @pytest.mark.parametrize("body", [b'{"id": "7"}', b'{"id": -1}', b'{"id": 4294967296}', b'{"id": true}', b"[7]", b"{}"])
-def test_an_id_that_is_none_is_never_written(body: bytes) -> None:
+def test_an_id_that_is_none_is_never_written(body):
     with of_body(body).running() as address, pytest.raises(RegistryError):
         open_registry(address).register("orders-value", Schema("AVRO", '"long"'))
 
@@ -129,12 +128,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
-def test_an_answer_that_is_broken_on_its_way_is_a_registry_error(data: bytes) -> None:
+def test_an_answer_that_is_broken_on_its_way_is_a_registry_error(data):
     with of_bytes(data).running() as address, pytest.raises(RegistryError):
         open_registry(address).schema(7)
 
 
-def test_an_answer_that_was_cut_is_asked_for_again() -> None:
+def test_an_answer_that_was_cut_is_asked_for_again():
     whole = b'HTTP/1.1 200 OK\r\nContent-Length: 22\r\n\r\n{"schema": "\\"long\\""}'
     answers = [whole[:-9], whole[:-1], whole]
     server = Server(lambda connection, path: connection.sendall(answers.pop(0)))
@@ -143,7 +142,7 @@ def test_an_answer_that_was_cut_is_asked_for_again() -> None:
     assert len(server.requests) == 3
 
 
-def test_what_a_server_refuses_is_not_asked_again() -> None:
+def test_what_a_server_refuses_is_not_asked_again():
     server = of_body(b'{"message": "no such thing"}', "422 Unprocessable")
     with server.running() as address, pytest.raises(RegistryError, match="422 no such thing"):
         open_registry(address).schema(7)
@@ -154,7 +153,7 @@ def test_what_a_server_refuses_is_not_asked_again() -> None:
 @pytest.mark.parametrize(
     "head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"], ids=["its head", "its body"]
 )
-def test_an_answer_of_a_byte_now_and_then_has_a_deadline(head: bytes, limits: Limits) -> None:
+def test_an_answer_of_a_byte_now_and_then_has_a_deadline(head, limits):
     limits(REGISTRY_SECONDS=1.0)
     ended = threading.Event()
 
@@ -170,7 +169,7 @@ def test_an_answer_of_a_byte_now_and_then_has_a_deadline(head: bytes, limits: Li
         ended.set()
 
 
-def test_an_answer_without_an_end_takes_little_memory() -> None:
+def test_an_answer_without_an_end_takes_little_memory():
     def endless(connection: socket.socket, path: str) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n[")
         while True:
@@ -182,7 +181,7 @@ def test_an_answer_without_an_end_takes_little_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB
 
 
-def test_credentials_follow_no_redirect_to_another_host() -> None:
+def test_credentials_follow_no_redirect_to_another_host():
     other = of_body(b'{"schema": "\\"long\\""}')
     with other.running() as elsewhere:
         redirect = f"HTTP/1.1 307 Go\r\nLocation: {elsewhere}/x\r\nContent-Length: 0\r\n\r\n".encode()
@@ -194,7 +193,7 @@ def test_credentials_follow_no_redirect_to_another_host() -> None:
     assert "authorization" not in other.requests[0].lower()
 
 
-def test_a_registry_that_moved_is_named_when_it_wants_credentials() -> None:
+def test_a_registry_that_moved_is_named_when_it_wants_credentials():
     other = of_body(b"{}", "401 Unauthorized")
     with other.running() as elsewhere:
         redirect = f"HTTP/1.1 301 Go\r\nLocation: {elsewhere}/x\r\nContent-Length: 0\r\n\r\n".encode()
@@ -205,7 +204,7 @@ def test_a_registry_that_moved_is_named_when_it_wants_credentials() -> None:
 
 
 @pytest.mark.parametrize("token", ["a\r\nX: y", "\u20ac", "a\0b"])
-def test_a_token_that_no_header_can_have_is_refused_without_being_shown(token: str) -> None:
+def test_a_token_that_no_header_can_have_is_refused_without_being_shown(token):
     with pytest.raises(InvalidOptionError) as caught:
         open_registry("http://127.0.0.1:1", {"bearer.auth.token": SECRET + token})
     assert "correct" not in str(caught.value)
@@ -214,7 +213,7 @@ def test_a_token_that_no_header_can_have_is_refused_without_being_shown(token: s
 @pytest.mark.parametrize(
     "address", ["http://[", "http://", "http://u:pa/ss@host", "http://u:pass@host:port", "http://:0"]
 )
-def test_an_address_that_is_none_is_refused_without_being_shown(address: str) -> None:
+def test_an_address_that_is_none_is_refused_without_being_shown(address):
     with pytest.raises(InvalidOptionError) as caught:
         open_registry(address)
     assert "pa" not in str(caught.value).replace("password", "").replace("spark", "")
@@ -250,9 +249,7 @@ SUBJECTS = [
     ],
     ids=["subjects", "schema", "version", "register"],
 )
-def test_a_broken_file_of_subjects_is_a_registry_error(
-    tmp_path: Path, text: bytes, use: Callable[[Registry], object]
-) -> None:
+def test_a_broken_file_of_subjects_is_a_registry_error(tmp_path, text, use):
     (tmp_path / "subjects.json").write_bytes(text)
     (tmp_path / "7.avsc").write_text('"int"')
     with pytest.raises(RegistryError, match=r"subjects\.json"):
@@ -260,7 +257,7 @@ def test_a_broken_file_of_subjects_is_a_registry_error(
     assert (tmp_path / "subjects.json").read_bytes() == text
 
 
-def test_a_schema_file_that_is_no_text_is_a_registry_error(tmp_path: Path) -> None:
+def test_a_schema_file_that_is_no_text_is_a_registry_error(tmp_path):
     (tmp_path / "7.avsc").write_bytes(b"\xff")
     with pytest.raises(RegistryError, match="schema 7"):
         open_registry(str(tmp_path)).schema(7)
@@ -286,14 +283,14 @@ VALUE = {"subject": "x", "version": 1, "id": 7, "schema": '"long"'}
     ],
     ids=range(10),
 )
-def test_a_record_of_schemas_that_is_nonsense_is_a_registry_error(record: tuple[bytes, bytes | None]) -> None:
+def test_a_record_of_schemas_that_is_nonsense_is_a_registry_error(record):
     good = (json.dumps(KEY).encode(), json.dumps(VALUE).encode())
     with pytest.raises(RegistryError, match="record 1 of _schemas"):
         RecordsRegistry([good, record])
 
 
 @pytest.mark.proof
-def test_the_http_library_is_imported_for_a_request_alone(tmp_path: Path) -> None:
+def test_the_http_library_is_imported_for_a_request_alone(tmp_path):
     code = (
         "import sys; from spark_segments.values.typed import open_registry; "
         "open_registry('http://127.0.0.1:1'); print('urllib3' in sys.modules)"

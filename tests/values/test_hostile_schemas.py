@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -63,17 +62,17 @@ def doubling_proto(levels: int = LEVELS) -> str:
     return 'syntax = "proto3";\n' + "\n".join(below) + "\nmessage R0 { int32 x = 1; }"
 
 
-def test_an_avro_schema_that_doubles_is_refused_by_name() -> None:
+def test_an_avro_schema_that_doubles_is_refused_by_name():
     with pytest.raises(InvalidOptionError, match=r"too large at R1\d"):
         avro_schema.parse(doubling_avro())
 
 
-def test_a_json_schema_that_doubles_is_refused_by_name() -> None:
+def test_a_json_schema_that_doubles_is_refused_by_name():
     with pytest.raises(InvalidOptionError, match=r"too large at the value\.a\.a"):
         json_schema.type_of_schema(doubling_json())
 
 
-def test_a_protobuf_schema_that_doubles_is_refused_by_name() -> None:
+def test_a_protobuf_schema_that_doubles_is_refused_by_name():
     with pytest.raises(InvalidOptionError, match=r"too large at R1\d"):
         protobuf.message_of(doubling_proto())
 
@@ -82,16 +81,14 @@ def test_a_protobuf_schema_that_doubles_is_refused_by_name() -> None:
     ("kind", "name", "make"),
     [("AVRO", "avro", doubling_avro), ("JSON", "jsonschema", doubling_json), ("PROTOBUF", "protobuf", doubling_proto)],
 )
-def test_a_registry_that_has_such_a_schema_stops_the_read(
-    tmp_path: Path, kind: str, name: str, make: Callable[[], str]
-) -> None:
+def test_a_registry_that_has_such_a_schema_stops_the_read(tmp_path, kind, name, make):
     (tmp_path / f"7.{ {'AVRO': 'avsc', 'JSON': 'json', 'PROTOBUF': 'proto'}[kind] }").write_text(make())
     (tmp_path / "subjects.json").write_text('{"subjects": {"orders-value": {"versions": {"1": 7}}}}')
     with pytest.raises(InvalidOptionError, match="too large at"):
         decoders(column_formats({"value.format": name, "schema.registry": str(tmp_path)}), "orders")
 
 
-def test_schemas_of_fewer_fields_are_read() -> None:
+def test_schemas_of_fewer_fields_are_read():
     assert avro_schema.parse(doubling_avro(10)).all_fields == 3 * 2**9 - 1
     made = json_schema.type_of_schema(doubling_json(10))
     for _ in range(9):
@@ -101,7 +98,7 @@ def test_schemas_of_fewer_fields_are_read() -> None:
     assert protobuf.message_of(doubling_proto(6)).name == "R5"
 
 
-def test_a_wide_schema_is_read() -> None:
+def test_a_wide_schema_is_read():
     fields = [{"name": f"f{n}", "type": ["null", "string"]} for n in range(MOST_FIELDS // 4)]
     made = avro_schema.parse(json.dumps({"type": "record", "name": "Wide", "fields": fields}))
     assert made.type.num_fields == MOST_FIELDS // 4
@@ -115,7 +112,7 @@ def nested_unions(levels: int, last: str) -> str:
     return json.dumps(made)
 
 
-def test_two_schemas_that_do_not_fit_are_found_out_at_once() -> None:
+def test_two_schemas_that_do_not_fit_are_found_out_at_once():
     """Each union on the way tries its branches, once."""
     levels = MOST_DEPTH // 2 - 2
     writer, reader = (avro_schema.parse(nested_unions(levels, last)) for last in ("int", "string"))
@@ -145,7 +142,7 @@ FORMATS = [
 
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("text", NESTS.values(), ids=NESTS)
-def test_a_value_that_is_nested_without_an_end_is_read_or_one_error(tmp_path: Path, text: str) -> None:
+def test_a_value_that_is_nested_without_an_end_is_read_or_one_error(tmp_path, text):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders")
     log.topic("orders").append([{"key": text, "value": text}])
@@ -200,26 +197,26 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("kind", ["DDL", "Avro", "JSON Schema", "Connect"])
-def test_a_schema_that_is_none_is_one_error(kind: str, text: str) -> None:
+def test_a_schema_that_is_none_is_one_error(kind, text):
     try:
         SCHEMAS[kind](text)  # a text may be a schema of one kind, and none of another
     except SegmentsError as error:
         assert "\n" not in str(error)
 
 
-def test_messages_within_messages_are_one_error() -> None:
+def test_messages_within_messages_are_one_error():
     with pytest.raises(InvalidOptionError):
         protobuf.message_of('syntax = "proto3";' + TEXTS["messages"])
 
 
-def test_a_registered_schema_that_is_nested_is_one_error(tmp_path: Path) -> None:
+def test_a_registered_schema_that_is_nested_is_one_error(tmp_path):
     registry = open_registry(str(tmp_path))
     with pytest.raises(SegmentsError):
         registry.register("x", Schema("AVRO", TEXTS["items"]))
         registry.register("x", Schema("AVRO", TEXTS["items"] + " "))
 
 
-def test_a_column_of_null_bytes_takes_no_memory_for_what_a_schema_claims() -> None:
+def test_a_column_of_null_bytes_takes_no_memory_for_what_a_schema_claims():
     node = avro_schema.parse('["null", {"type": "fixed", "name": "F", "size": 2000000000}]')
     rows = pa.array([b"\0"] * 1000, pa.binary())
     starts = np.arange(1000, dtype=np.int64)
@@ -227,6 +224,6 @@ def test_a_column_of_null_bytes_takes_no_memory_for_what_a_schema_claims() -> No
         reader_of(node).read(rows.buffers()[2], starts, starts + 1)
 
 
-def test_an_envelope_that_is_nested_is_one_error() -> None:
+def test_an_envelope_that_is_nested_is_one_error():
     with pytest.raises(InvalidOptionError):
         connect.type_of_schema(json.loads('{"type":"array","items":' * 200 + '{"type":"int8"}' + "}" * 200))

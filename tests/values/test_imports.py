@@ -27,7 +27,7 @@ for name, schema in (("avro", "id bigint"), ("json", "id bigint"), ("csv", "id b
 
 
 @pytest.mark.proof
-def test_every_format_but_protobuf_needs_nothing_more(tmp_path) -> None:
+def test_every_format_but_protobuf_needs_nothing_more(tmp_path):
     program = _PROGRAM.format(names=_OPTIONAL)
     ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

@@ -10,7 +10,6 @@ import re
 import struct
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -103,7 +102,7 @@ def _formats(name: str, options: dict[str, str], address: str) -> dict[str, str]
 @pytest.mark.cases(40)
 @pytest.mark.parametrize("reader", FORMATS)
 @pytest.mark.parametrize("writer", FORMATS)
-def test_a_pair_has_the_outcome_of_the_table(log: tuple[LogDir, str], writer: str, reader: str) -> None:
+def test_a_pair_has_the_outcome_of_the_table(log, writer, reader):
     opened, address = log
     written = WRITERS[writer][0][0].as_py()
     try:
@@ -127,7 +126,7 @@ def test_a_pair_has_the_outcome_of_the_table(log: tuple[LogDir, str], writer: st
         assert EXPECTED[writer, reader] == ("≈" if same_bytes else "~"), found
 
 
-def test_the_page_has_this_table() -> None:
+def test_the_page_has_this_table():
     rows = [line for line in PAGE.read_text().splitlines() if re.match(r"\| `[a-z-]+` \| [=≈!~] \|", line)]
     assert _table("\n".join(rows)) == EXPECTED
 
@@ -155,7 +154,7 @@ class _Plain(Serializer):  # type: ignore[misc]
         ("double", ">d", [0.1, -1e300, float("-inf"), None]),
     ],
 )
-def test_numbers_have_the_bytes_of_kafkas_serializers(tmp_path: Path, name: str, code: str, values: list[Any]) -> None:
+def test_numbers_have_the_bytes_of_kafkas_serializers(tmp_path, name, code, values):
     log = LogDir.create(str(tmp_path))
     log.create_topic("numbers")
     formats = {"value.format": name, "key.format": name}
@@ -172,7 +171,7 @@ def test_numbers_have_the_bytes_of_kafkas_serializers(tmp_path: Path, name: str,
     assert typed["value"].to_pylist() == typed["key"].to_pylist() == values
 
 
-def test_a_uuid_is_the_text_that_kafkas_serializer_writes(tmp_path: Path) -> None:
+def test_a_uuid_is_the_text_that_kafkas_serializer_writes(tmp_path):
     log = LogDir.create(str(tmp_path))
     log.create_topic("ids")
     one = str(uuid.UUID(UUID))

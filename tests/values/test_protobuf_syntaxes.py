@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -54,9 +52,7 @@ CASES = [
 
 @pytest.mark.cases(3)
 @pytest.mark.parametrize(("text", "body", "expected"), CASES)
-def test_messages_of_any_syntax_are_read_whole(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, body: str, expected: dict[str, Any]
-) -> None:
+def test_messages_of_any_syntax_are_read_whole(tmp_path, capfd, text, body, expected):
     registry = DirectoryRegistry(str(tmp_path / "registry"))
     registry.register("orders-value", Schema("PROTOBUF", text))
     log = LogDir.create(str(tmp_path / "log"))
@@ -70,13 +66,13 @@ def test_messages_of_any_syntax_are_read_whole(
     assert capfd.readouterr().err == ""  # a library that panics says so
 
 
-def test_a_message_with_groups_is_only_read() -> None:
+def test_a_message_with_groups_is_only_read():
     message = message_of(GROUPS)
     with pytest.raises(InvalidOptionError, match="only read"):
         message.write(pa.array([{"a": 1}]))
 
 
-def test_google_reads_what_ptars_reads() -> None:
+def test_google_reads_what_ptars_reads():
     """The two ways to read have the same types and values, where both can."""
     from spark_segments.values.protobuf_rows import read_messages, type_of_message
 
@@ -108,14 +104,14 @@ def test_google_reads_what_ptars_reads() -> None:
         ("google/type/money.proto", "google.type.Money a = 1", "0a070a03455552 1003", ("EUR", 3, 0)),
     ],
 )
-def test_what_registries_have_built_in_can_be_imported(imported: str, field: str, body: str, expected: Any) -> None:
+def test_what_registries_have_built_in_can_be_imported(imported, field, body, expected):
     message = message_of(f'syntax = "proto3"; import "{imported}"; message M {{ {field}; }}')
     [row] = message.read(pa.array([bytes.fromhex(body)])).to_pylist()
     assert (tuple(row["a"].values()) if isinstance(row["a"], dict) else row["a"]) == expected
 
 
 @pytest.mark.parametrize("kind", ["text", "proto", "descriptors"])
-def test_messages_need_no_registry(tmp_path: Path, kind: str) -> None:
+def test_messages_need_no_registry(tmp_path, kind):
     text = 'syntax = "proto3"; import "money.proto"; message Other { } message M { int32 a = 1; shop.Money m = 2; }'
     if kind != "descriptors":
         text = text.replace(' import "money.proto";', "").replace("shop.", "") + " message Money { string c = 1; }"
@@ -138,7 +134,7 @@ def test_messages_need_no_registry(tmp_path: Path, kind: str) -> None:
     ] * 2
 
 
-def test_descriptors_without_their_imports_say_what_is_missing(tmp_path: Path) -> None:
+def test_descriptors_without_their_imports_say_what_is_missing(tmp_path):
     (tmp_path / "a.proto").write_text('syntax = "proto3"; import "b.proto"; message M { B b = 1; }')
     (tmp_path / "b.proto").write_text('syntax = "proto3"; message B { int32 a = 1; }')
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{tmp_path}", f"--descriptor_set_out={tmp_path}/a.pb"]

@@ -100,14 +100,14 @@ def back(codec: codecs.Codec, array: pa.Array) -> pa.Array:
 
 @CASES
 @given(columns())
-def test_json(array: pa.Array) -> None:
+def test_json(array):
     assert back(codecs.json(array.type), array).equals(array)
     assert back(codecs.json(array.type), array[1:]).equals(array[1:])
 
 
 @CASES
 @given(columns(depth=1, maps=False))
-def test_json_is_what_other_readers_read(array: pa.Array) -> None:
+def test_json_is_what_other_readers_read(array):
     for text, row in zip(codecs.json(array.type).write(array).to_pylist(), array.to_pylist(), strict=True):
         found = json.loads(text)
         assert list(found) == list(row)
@@ -125,7 +125,7 @@ def test_json_is_what_other_readers_read(array: pa.Array) -> None:
 
 @CASES
 @given(columns(depth=0))
-def test_csv(array: pa.Array) -> None:
+def test_csv(array):
     text = codecs.csv(array.type).write(array)
     made = codecs.csv(array.type).read(text.cast(pa.binary()))
     assert made.equals(array)
@@ -144,7 +144,7 @@ def by_own_schema(rows: pa.BinaryArray) -> pa.Array:
 
 @CASES
 @given(columns(step=1000))
-def test_connects_json(array: pa.Array) -> None:
+def test_connects_json(array):
     assert back(codecs.connect(array.type, envelope=False), array).equals(array)
     assert back(codecs.connect(array.type, envelope=True), array).equals(array)
     found = by_own_schema(connect.write_envelopes(array).cast(pa.binary()))
@@ -180,7 +180,7 @@ _MESSAGES = st.tuples(
 
 @CASES
 @given(st.lists(_MESSAGES, min_size=1, max_size=4))
-def test_protobuf(rows: list[tuple[Any, ...]]) -> None:
+def test_protobuf(rows):
     message = protobuf.message_of(PROTO)
     made = [{f"f{at}": value for at, value in enumerate(row)} for row in rows]
     array = pa.array([row | {"f25": None if row["f24"] is not None else 7} for row in made], message.type)
@@ -189,7 +189,7 @@ def test_protobuf(rows: list[tuple[Any, ...]]) -> None:
     assert found.to_pylist() == array.to_pylist()
 
 
-def test_an_enum_without_a_name_keeps_its_number_and_a_wrong_name_is_refused() -> None:
+def test_an_enum_without_a_name_keeps_its_number_and_a_wrong_name_is_refused():
     text = """syntax = "proto3"; enum E { A = 0; B = 5; }
     message Row { E e = 1; repeated E es = 2; map<string, E> m = 3; Inner i = 4; message Inner { E e = 1; } }"""
     message = protobuf.message_of(text)
@@ -203,7 +203,7 @@ def test_an_enum_without_a_name_keeps_its_number_and_a_wrong_name_is_refused() -
 
 @CASES
 @given(st.data())
-def test_a_damaged_message_is_read_or_refused(data: st.DataObject) -> None:
+def test_a_damaged_message_is_read_or_refused(data):
     message = protobuf.message_of(PROTO)
     rows = [{f"f{at}": value for at, value in enumerate(data.draw(_MESSAGES))}]
     damaged = bytearray(message.write(pa.array(rows, message.type))[0].as_py())
@@ -218,7 +218,7 @@ def test_a_damaged_message_is_read_or_refused(data: st.DataObject) -> None:
     found.validate(full=True)
 
 
-def test_a_map_entry_may_lack_its_value() -> None:
+def test_a_map_entry_may_lack_its_value():
     message = protobuf.message_of('syntax = "proto3"; message Row { map<string, I> m = 1; message I { int32 n = 1; } }')
     assert message.read(pa.array([b"\x0a\x03\x0a\x01k"])).to_pylist() == [{"m": [("k", None)]}]
 
@@ -228,7 +228,7 @@ def test_a_map_entry_may_lack_its_value() -> None:
 
 @CASES
 @given(st.lists(st.sampled_from(["{", "}", '"id"', ":", "1", ",", "[", "]", "\n", '"', '{"id":1}', " "]), max_size=7))
-def test_text_that_is_not_one_json_value_is_refused(pieces: list[str]) -> None:
+def test_text_that_is_not_one_json_value_is_refused(pieces):
     text = "".join(pieces)
     codec = codecs.json(type_of_ddl("id bigint"))
     around = [b'{"id":7}', text.encode(), b'{"id":8}']
@@ -242,7 +242,7 @@ def test_text_that_is_not_one_json_value_is_refused(pieces: list[str]) -> None:
 
 @CASES
 @given(st.lists(st.sampled_from(["1", ",", "\n", '"', "a", '""', "\r\n", "2,b"]), max_size=7))
-def test_text_that_is_not_one_line_of_csv_is_refused(pieces: list[str]) -> None:
+def test_text_that_is_not_one_line_of_csv_is_refused(pieces):
     codec = codecs.csv(type_of_ddl("id bigint, s string"))
     around = [b"7,x", "".join(pieces).encode(), b"8,y"]
     try:
@@ -253,7 +253,7 @@ def test_text_that_is_not_one_line_of_csv_is_refused(pieces: list[str]) -> None:
 
 
 @pytest.mark.parametrize("codec", [codecs.json, codecs.csv, lambda kind: codecs.connect(kind, envelope=True)])
-def test_a_number_that_is_none_is_text_in_json_as_jackson_writes_it(codec: Any) -> None:
+def test_a_number_that_is_none_is_text_in_json_as_jackson_writes_it(codec):
     kind = pa.struct([("x", pa.float64())])
     rows = [{"x": 1.5}, {"x": math.inf}, {"x": -math.inf}, {"x": None}]
     nan, *written = codec(kind).write(pa.array([{"x": math.nan}, *rows], kind)).to_pylist()
@@ -267,7 +267,7 @@ def test_a_number_that_is_none_is_text_in_json_as_jackson_writes_it(codec: Any) 
 
 @pytest.mark.parametrize("codec", [codecs.json, codecs.csv])
 @pytest.mark.parametrize("zone", [None, "UTC"])
-def test_digits_behind_microseconds_are_cut_as_spark_does(codec: Any, zone: str | None) -> None:
+def test_digits_behind_microseconds_are_cut_as_spark_does(codec, zone):
     kind = pa.struct([("t", pa.timestamp("us", zone)), ("c", pa.time64("us"))])
     texts = ["2026-01-31T12:00:00.1234569Z"[: None if zone else -1], "12:00:00.123456789"]
     row = {codecs.json: json.dumps(dict(zip("tc", texts, strict=True))), codecs.csv: ",".join(texts)}[codec]
@@ -275,13 +275,13 @@ def test_digits_behind_microseconds_are_cut_as_spark_does(codec: Any, zone: str 
     assert found["t"].microsecond == found["c"].microsecond == 123456
 
 
-def test_the_columns_of_a_line_of_csv_are_counted_right() -> None:
+def test_the_columns_of_a_line_of_csv_are_counted_right():
     with pytest.raises(Undecodable, match="Expected 2 columns, got 3"):
         codecs.csv(type_of_ddl("a int, b int")).read(pa.array([b"1,2,3"]))
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
-def test_json_has_years_of_four_digits(kind: pa.DataType) -> None:
+def test_json_has_years_of_four_digits(kind):
     for year in (1, 9999):
         array = pa.array([datetime.datetime(year, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")).cast(kind)
         assert back(codecs.json(kind), array).equals(array)
@@ -296,7 +296,7 @@ def test_json_has_years_of_four_digits(kind: pa.DataType) -> None:
 # Connect's documented envelope.
 
 
-def test_connects_envelope_is_what_its_converter_writes() -> None:
+def test_connects_envelope_is_what_its_converter_writes():
     kind = type_of_ddl("id bigint, price decimal(10,2), day date, at timestamp")
     row = {
         "id": 7,
@@ -322,7 +322,7 @@ def test_connects_envelope_is_what_its_converter_writes() -> None:
     assert written == [json.dumps(envelope, separators=(",", ":"))]
 
 
-def test_connects_rows_may_have_different_schemas() -> None:
+def test_connects_rows_may_have_different_schemas():
     first = connect.write_envelopes(pa.array([{"id": 1, "s": "a"}], type_of_ddl("id bigint, s string")))
     second = connect.write_envelopes(pa.array([{"id": 2}, {"id": 3}], type_of_ddl("id int")))
     rows = pa.array([first[0].as_py(), second[0].as_py(), first[0].as_py(), second[1].as_py()])
@@ -331,13 +331,13 @@ def test_connects_rows_may_have_different_schemas() -> None:
     assert found == expected
 
 
-def test_an_envelope_may_have_white_space_as_pythons_json_writes_it() -> None:
+def test_an_envelope_may_have_white_space_as_pythons_json_writes_it():
     row = json.dumps({"schema": {"type": "int32", "optional": False}, "payload": 5})
     assert by_own_schema(pa.array([row.encode()])).to_pylist() == [5]
 
 
 @pytest.mark.parametrize("codec", [codecs.csv, codecs.json, lambda kind: codecs.connect(kind, envelope=False)])
-def test_a_column_is_written_in_the_order_and_types_of_its_schema(codec: Any) -> None:
+def test_a_column_is_written_in_the_order_and_types_of_its_schema(codec):
     one = codec(type_of_ddl("a bigint, b string, c int"))
     column = pa.array([{"b": "x", "a": 1}], pa.struct([("b", pa.string()), ("a", pa.int16())]))
     assert back(one, column).to_pylist() == [{"a": 1, "b": "x", "c": None}]
@@ -366,7 +366,7 @@ def test_a_column_is_written_in_the_order_and_types_of_its_schema(codec: Any) ->
         ({"type": "integer", "connect.type": "int16"}, "smallint"),
     ],
 )
-def test_json_schemas_have_types(schema: dict[str, Any], ddl: str) -> None:
+def test_json_schemas_have_types(schema, ddl):
     assert json_schema.type_of_schema(json.dumps(schema)) == type_of_ddl(ddl)
 
 
@@ -380,11 +380,11 @@ def test_json_schemas_have_types(schema: dict[str, Any], ddl: str) -> None:
         {"$ref": "other.json"},
     ],
 )
-def test_a_json_schema_of_an_open_type_asks_for_ddl(schema: dict[str, Any]) -> None:
+def test_a_json_schema_of_an_open_type_asks_for_ddl(schema):
     with pytest.raises(InvalidOptionError, match="leaves the type"):
         json_schema.type_of_schema(json.dumps(schema))
 
 
-def test_a_proto_that_does_not_compile_says_why() -> None:
+def test_a_proto_that_does_not_compile_says_why():
     with pytest.raises(InvalidOptionError, match=r'no \.proto file.*"Missing" is not defined'):
         protobuf.message_of('syntax = "proto3"; message Row { Missing m = 1; }')

@@ -6,7 +6,6 @@ import datetime
 import decimal
 import json
 import traceback
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -83,9 +82,7 @@ READ = [
 @pytest.mark.cases(27)
 @pytest.mark.parametrize(("name", "schema", "value"), READ, ids=range(len(READ)))
 @pytest.mark.parametrize("column", ["key", "value"])
-def test_an_error_of_a_read_shows_nothing_of_the_record(
-    tmp_path: Path, name: str, schema: str | None, value: str, column: str
-) -> None:
+def test_an_error_of_a_read_shows_nothing_of_the_record(tmp_path, name, schema, value, column):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders")
     row = {"key": b"k", "value": b"v"} | {column: value.encode("latin-1")}
@@ -121,7 +118,7 @@ REGISTERED = [
 
 
 @pytest.mark.parametrize(("name", "value"), REGISTERED, ids=range(len(REGISTERED)))
-def test_an_error_of_a_registered_schema_shows_nothing_of_the_record(tmp_path: Path, name: str, value: bytes) -> None:
+def test_an_error_of_a_registered_schema_shows_nothing_of_the_record(tmp_path, name, value):
     kind, text = {"jsonschema": ("JSON", json.dumps(JSON_SCHEMA)), "protobuf": ("PROTOBUF", PROTO)}[name]
     open_registry(str(tmp_path)).register("orders-value", Schema(kind, text))
     options = {"value.format": name, "schema.registry": str(tmp_path)}
@@ -152,7 +149,7 @@ WRITE = [
 
 
 @pytest.mark.parametrize(("name", "schema", "array"), WRITE, ids=range(len(WRITE)))
-def test_an_error_of_a_write_shows_nothing_of_the_record(name: str, schema: str | None, array: pa.Array) -> None:
+def test_an_error_of_a_write_shows_nothing_of_the_record(name, schema, array):
     options = {"value.format": name} | ({} if schema is None else {"value.schema": schema})
     with pytest.raises(SegmentsError) as caught:
         encoders(column_formats(options), "orders", {"value": array.type})[0].encode(array)
@@ -174,7 +171,7 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
-def test_rows_that_are_no_records_are_not_shown(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_rows_that_are_no_records_are_not_shown(tmp_path, row):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders")
     with pytest.raises(SegmentsError) as caught:
@@ -196,9 +193,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("form", "properties", "line"), LINES, ids=range(len(LINES)))
-def test_lines_that_are_no_records_are_not_shown(
-    tmp_path: Path, form: str, properties: tuple[str, ...], line: str
-) -> None:
+def test_lines_that_are_no_records_are_not_shown(tmp_path, form, properties, line):
     file = tmp_path / "lines"
     file.write_bytes(line.encode("latin-1") + b"\n")
     with pytest.raises(SegmentsError) as caught:

@@ -64,9 +64,7 @@ READS = {
 
 @pytest.mark.parametrize("bad", NO_TEXT)
 @pytest.mark.parametrize("what", READS)
-def test_bytes_that_are_no_text_are_an_error_with_their_offset_or_null(
-    log: LogDir, registry: str, what: str, bad: bytes
-) -> None:
+def test_bytes_that_are_no_text_are_an_error_with_their_offset_or_null(log, registry, what, bad):
     value, options = READS[what]
     log.topic("rows").append(pa.table({"value": [value(b"x"), value(bad)]}))
     formats = {"value.format": "json", **options}
@@ -105,9 +103,7 @@ def _decimal(scale: int) -> dict[str, Any]:
         (({"type": "double"}, b"1.5"), ({"type": "int64"}, b"2"), ("double", "int64")),
     ],
 )
-def test_a_field_of_connects_json_that_gets_another_type_is_widened_or_an_error(
-    log: LogDir, first: Any, then: Any, types: Any
-) -> None:
+def test_a_field_of_connects_json_that_gets_another_type_is_widened_or_an_error(log, first, then, types):
     log.topic("rows").append(pa.table({"value": [_envelope(*first), _envelope(*then)]}))
     formats = {"value.format": "connect-json"}
     if types is None:
@@ -132,9 +128,7 @@ def test_a_field_of_connects_json_that_gets_another_type_is_widened_or_an_error(
         (b"\x7f" * 20, None),
     ],
 )
-def test_a_decimal_of_more_digits_than_spark_has_is_read_where_it_fits(
-    log: LogDir, unscaled: bytes, expected: Decimal | None
-) -> None:
+def test_a_decimal_of_more_digits_than_spark_has_is_read_where_it_fits(log, unscaled, expected):
     """Kafka Connect says a precision of 64 for every decimal."""
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 2}
     schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": decimal}]})
@@ -184,7 +178,7 @@ CONNECTS = {
 
 
 @pytest.mark.parametrize("what", CONNECTS)
-def test_connects_json_is_read_as_converters_write_it(log: LogDir, what: str) -> None:
+def test_connects_json_is_read_as_converters_write_it(log, what):
     values, ddl, expected = CONNECTS[what]
     log.topic("rows").append(pa.table({"value": values}))
     formats = {"value.format": "connect-json"} | ({"value.schema": ddl} if ddl else {})
@@ -206,9 +200,7 @@ GOOD = _whole(_REQUIRED, {"a": 1})
         (_whole(_REQUIRED, {"a": "text"}), "not the JSON of its type"),
     ],
 )
-def test_a_first_record_that_is_no_envelope_is_an_error_or_null_as_a_later_one_is(
-    log: LogDir, first: bytes, fault: str | None, errors: str
-) -> None:
+def test_a_first_record_that_is_no_envelope_is_an_error_or_null_as_a_later_one_is(log, first, fault, errors):
     log.topic("rows").append(pa.table({"value": [first, GOOD, first]}))
     formats = {"value.format": "connect-json", "value.errors": errors}
     rows = log.topic("rows").scan(offsets={0: (1, 2)}, formats=formats).to_table()
@@ -220,7 +212,7 @@ def test_a_first_record_that_is_no_envelope_is_an_error_or_null_as_a_later_one_i
     assert [row["value"] for row in contents(log, "rows", formats=formats)] == [None, {"a": 1}, None]
 
 
-def test_a_time_that_no_engine_has_in_the_first_record_of_connects_json_is_null(log: LogDir) -> None:
+def test_a_time_that_no_engine_has_in_the_first_record_of_connects_json_is_null(log):
     """The year 294276, which a long of milliseconds can say."""
     log.topic("rows").append(
         pa.table({"value": [_envelope(TIMESTAMP, b"9224318015999999"), _envelope(TIMESTAMP, b"0")]})
@@ -230,14 +222,14 @@ def test_a_time_that_no_engine_has_in_the_first_record_of_connects_json_is_null(
     assert before is None and after["a"].year == 1970
 
 
-def test_a_topic_without_any_envelope_is_one_error(log: LogDir) -> None:
+def test_a_topic_without_any_envelope_is_one_error(log):
     log.topic("rows").append([{"value": "x"}, {"value": "{}"}])
     with pytest.raises(ValueFormatError, match="nor does a later one name a type"):
         contents(log, "rows", formats={"value.format": "connect-json", "value.errors": "null"})
 
 
 @pytest.mark.parametrize("scale", [-1, 39, 127])
-def test_a_decimal_of_a_scale_that_no_engine_has_is_an_error_but_where_it_is_left_out(log: LogDir, scale: int) -> None:
+def test_a_decimal_of_a_scale_that_no_engine_has_is_an_error_but_where_it_is_left_out(log, scale):
     """Connect's JDBC source gives Oracle's NUMBER the scale 127."""
     fields = [{"field": "id", "type": "int32"}, {"field": "price", **_decimal(scale)}]
     row = _whole({"type": "struct", "fields": fields}, {"id": 7, "price": "AQ=="})
@@ -274,9 +266,7 @@ _OPTIONAL = _INNER | {"optional": True}
         ({"type": "map", "keys": {"type": "string"}, "values": _OPTIONAL, "optional": True}, None, None),
     ],
 )
-def test_what_a_schema_of_connect_requires_is_there_at_any_depth(
-    log: LogDir, field: Any, value: Any, expected: Any
-) -> None:
+def test_what_a_schema_of_connect_requires_is_there_at_any_depth(log, field, value, expected):
     """JsonConverter: a null is the default where there is one, and where the part is not optional an error."""
     schema = {"type": "struct", "fields": [{"field": "a", **field}]}
     log.topic("rows").append(pa.table({"value": [_whole(schema, {"a": value})]}))
@@ -291,13 +281,13 @@ def test_what_a_schema_of_connect_requires_is_there_at_any_depth(
 @pytest.mark.parametrize(
     "value", [b'{"schema": 1}', b'{"payload": {}, "schema": ', b'{"payload": 1, "schema": {}} x', b"{}"]
 )
-def test_what_is_no_envelope_is_an_error(log: LogDir, value: bytes) -> None:
+def test_what_is_no_envelope_is_an_error(log, value):
     log.topic("rows").append(pa.table({"value": [value]}))
     with pytest.raises(ValueFormatError, match="envelope"):
         contents(log, "rows", formats={"value.format": "connect-json", "value.schema": "a int"})
 
 
-def test_an_integer_of_json_schema_may_be_written_with_a_point(log: LogDir, tmp_path: Any) -> None:
+def test_an_integer_of_json_schema_may_be_written_with_a_point(log, tmp_path):
     registry = DirectoryRegistry(f"{tmp_path}/registry")
     registry.register("rows-value", Schema("JSON", '{"type": "object", "properties": {"a": {"type": "integer"}}}'))
     texts = [b'{"a": 1.0}', b'{"a": 1e2}', b'{"a": 7}', b'{"a": 1.5}', b'{"a": 1e999999999}']
@@ -308,7 +298,7 @@ def test_an_integer_of_json_schema_may_be_written_with_a_point(log: LogDir, tmp_
 
 
 @pytest.mark.parametrize("size", [2**31, 2**63, 2**64])
-def test_a_fixed_of_more_bytes_than_a_value_has_is_an_error(log: LogDir, size: int) -> None:
+def test_a_fixed_of_more_bytes_than_a_value_has_is_an_error(log, size):
     log.topic("rows").append(pa.table({"value": [b"x"]}))
     schema = json.dumps({"type": "fixed", "name": "F", "size": size})
     with pytest.raises(InvalidOptionError, match="less than 2 GiB"):
@@ -316,7 +306,7 @@ def test_a_fixed_of_more_bytes_than_a_value_has_is_an_error(log: LogDir, size: i
 
 
 @pytest.mark.parametrize("bad", [b'""', b"[]", b"7", b"true"])
-def test_what_is_no_object_among_objects_with_maps_is_an_error_with_its_offset(log: LogDir, bad: bytes) -> None:
+def test_what_is_no_object_among_objects_with_maps_is_an_error_with_its_offset(log, bad):
     """Arrow takes an empty text alone for a struct, and fails in its own words where other rows have fields."""
     log.topic("rows").append(pa.table({"value": [b'{"s": {"m": {"k": "v"}}}', b'{"s": %b}' % bad]}))
     formats = {"value.format": "json", "value.schema": "s struct<m: map<string, string>>"}
@@ -324,7 +314,7 @@ def test_what_is_no_object_among_objects_with_maps_is_an_error_with_its_offset(l
         contents(log, "rows", formats=formats)
 
 
-def test_two_fields_of_one_name_are_an_error_of_the_schema_or_of_the_record_that_brings_it(log: LogDir) -> None:
+def test_two_fields_of_one_name_are_an_error_of_the_schema_or_of_the_record_that_brings_it(log):
     with pytest.raises(InvalidOptionError, match="two fields of the same name: found a"):
         contents(log, "rows", formats={"value.format": "json", "value.schema": "s struct<a: int, b: int, a: int>"})
     fields = [{"field": "a", "type": "int32"}]

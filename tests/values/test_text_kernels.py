@@ -50,15 +50,13 @@ def _json(value: bytes | None, *, is_safe: bool) -> bytes | None:
 
 
 @given(ROWS, st.booleans(), st.sampled_from([pa.binary(), pa.large_binary()]))
-def test_strings_are_those_of_python_and_null_where_bytes_are_no_text(
-    rows: list[bytes | None], is_safe: bool, kind: pa.DataType
-) -> None:
+def test_strings_are_those_of_python_and_null_where_bytes_are_no_text(rows, is_safe, kind):
     array = pa.array([b"before", *rows], kind)[1:]
     assert json_write.quoted(array, is_safe=is_safe).to_pylist() == [_json(one, is_safe=is_safe) for one in rows]
 
 
 @given(st.lists(TEXTS, max_size=4))
-def test_json_without_orders_is_the_same_json(texts: list[str]) -> None:
+def test_json_without_orders_is_the_same_json(texts):
     made = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
     assert json_write.without_orders(pa.array(made, pa.string())).to_pylist() == [
         escaped_json(one).encode() for one in made
@@ -66,13 +64,13 @@ def test_json_without_orders_is_the_same_json(texts: list[str]) -> None:
 
 
 @given(ROWS)
-def test_base64_is_that_of_python(rows: list[bytes | None]) -> None:
+def test_base64_is_that_of_python(rows):
     expected = [None if one is None else _base64(one) for one in rows]
     assert base64_text.encode(pa.array([b"before", *rows], pa.binary())[1:]).to_pylist() == expected
 
 
 @given(st.lists(st.one_of(st.none(), st.text("AZaz09+/=*\u00e9", max_size=9), st.binary(max_size=7).map(_base64))))
-def test_bytes_of_base64_are_those_of_python(rows: list[str | None]) -> None:
+def test_bytes_of_base64_are_those_of_python(rows):
     try:
         expected = [None if one is None else base64.b64decode(one, validate=True) for one in rows]
     except ValueError:
@@ -82,7 +80,7 @@ def test_bytes_of_base64_are_those_of_python(rows: list[str | None]) -> None:
     assert base64_text.decode(pa.array(["AAAA", *rows], pa.string())[1:]).to_pylist() == expected
 
 
-def test_bytes_under_a_null_do_not_count() -> None:
+def test_bytes_under_a_null_do_not_count():
     offsets, data = np.array([0, 2, 3], np.int32), b"\xff\xffa"
     content = [pa.py_buffer(b"\x02"), pa.py_buffer(offsets), pa.py_buffer(data)]
     assert json_write.quoted(pa.Array.from_buffers(pa.binary(), 2, content)).to_pylist() == [None, b'"a"']
