@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -57,9 +56,7 @@ NULL: Mapping[int, set[str]] = {
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @pytest.mark.parametrize("name", ["plain", "unknown"])
 @pytest.mark.parametrize("key, version", [(key, version) for key, versions in VERSIONS.items() for version in versions])
-def test_nothing_is_null_that_kafkas_broker_sends(
-    server: Server, log: LogDir, key: int, version: int, name: str, isolation_level: int
-) -> None:
+def test_nothing_is_null_that_kafkas_broker_sends(server, log, key, version, name, isolation_level):
     found = {*nulls(answered(server.port, key, version, values_of(log, name, isolation_level)))}
     if key == FETCH:  # FetchDataInfo.abortedTransactions is empty
         assert bool(found) == (name == "plain" and isolation_level == 0)
@@ -67,7 +64,7 @@ def test_nothing_is_null_that_kafkas_broker_sends(
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_a_topic_is_asked_for_by_its_id_where_the_name_is_empty(server: Server, log: LogDir, version: int) -> None:
+def test_a_topic_is_asked_for_by_its_id_where_the_name_is_empty(server, log, version):
     topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(f"{log.topic('plain').snapshot.topic_id}=="))
     [topic] = answered(server.port, METADATA, version, {"name": "", "topic_id": topic_id}).topics
     assert (topic.name, len(topic.partitions), topic.error_code) == ("plain", 2, 0)
@@ -77,9 +74,7 @@ def test_a_topic_is_asked_for_by_its_id_where_the_name_is_empty(server: Server, 
     "last_fetched_epoch, code",
     [(0, ErrorCode.none), (7, ErrorCode.offset_out_of_range)],
 )
-def test_a_fetch_after_an_epoch_that_the_log_does_not_know_is_out_of_range(
-    server: Server, last_fetched_epoch: int, code: ErrorCode
-) -> None:
+def test_a_fetch_after_an_epoch_that_the_log_does_not_know_is_out_of_range(server, last_fetched_epoch, code):
     """As of a broker, whose Partition.readRecords cannot say where such an epoch ends."""
     values = {**fetch_of("plain", 1, 1 << 20), "session_epoch": -1, "last_fetched_epoch": last_fetched_epoch}
     [[found]] = [topic.partitions for topic in answered(server.port, FETCH, 12, values).responses]
@@ -95,9 +90,7 @@ def test_a_fetch_after_an_epoch_that_the_log_does_not_know_is_out_of_range(
         ({"transactional.id": "tx"}, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
     ],
 )
-def test_a_producer_that_asks_for_an_id_is_refused_for_good(
-    server: Server, settings: Mapping[str, Any], code: str
-) -> None:
+def test_a_producer_that_asks_for_an_id_is_refused_for_good(server, settings, code):
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{server.port}", "log_level": 0, **settings})
     if "transactional.id" in settings:
         with pytest.raises(KafkaException) as error:

@@ -9,13 +9,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain, count, repeat
-from pathlib import Path
 
 import numpy as np
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, SegmentsError
@@ -72,7 +70,7 @@ def log() -> LogDir:
     return memory_log("/captured")
 
 
-def test_what_kafka_wrote_is_captured_byte_for_byte(tmp_path: Path, log: LogDir) -> None:
+def test_what_kafka_wrote_is_captured_byte_for_byte(tmp_path, log):
     names = [name for name in CLEAN_DIRECTORIES if "/" not in name]
     for name in names:
         shutil.copytree(golden_dir(name), tmp_path / "kafka" / golden_dir(name).name)
@@ -101,7 +99,7 @@ def _values(log: LogDir, topic: str, isolation_level: str) -> list[tuple[int, in
     ]
 
 
-def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir) -> None:
+def test_a_capture_goes_on_where_the_last_one_ended(source, log):
     with playing(Views(source, interval_seconds=0)) as address:
         first = capture(log, address, ["ord*"])
         append_numbers(source, range(40, 100), each=10)
@@ -112,7 +110,7 @@ def test_a_capture_goes_on_where_the_last_one_ended(source: LogDir, log: LogDir)
     assert log.topic("orders").snapshot.config["retention.ms"] == "-1"
 
 
-def test_the_newest_record_of_a_captured_key_is_that_of_the_latest_time_in_any_partition(log: LogDir) -> None:
+def test_the_newest_record_of_a_captured_key_is_that_of_the_latest_time_in_any_partition(log):
     source = memory_log("/source")
     source.create_topic("orders", partitions=2)
     rows = [
@@ -127,7 +125,7 @@ def test_the_newest_record_of_a_captured_key_is_that_of_the_latest_time_in_any_p
 
 
 @pytest.mark.proof
-def test_executors_copy_the_partitions_of_a_topic(source: LogDir, tmp_path: Path, spark: SparkSession) -> None:
+def test_executors_copy_the_partitions_of_a_topic(source, tmp_path, spark):
     log = LogDir.create(str(tmp_path / "log"))
     with playing(Views(source)) as address:
         found = capture(log, address, spark=spark)
@@ -136,7 +134,7 @@ def test_executors_copy_the_partitions_of_a_topic(source: LogDir, tmp_path: Path
     assert verify(log, deep=True).findings == []
 
 
-def test_groups_come_with_their_topics(source: LogDir, log: LogDir) -> None:
+def test_groups_come_with_their_topics(source, log):
     source.create_topic("other")
     group = source.group("reports/daily")
     moved = {number: Position(offset, metadata=f"at {offset}") for number, offset in ((0, 7), (1, 20))}
@@ -161,7 +159,7 @@ def test_groups_come_with_their_topics(source: LogDir, log: LogDir) -> None:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_answers_of_many_megabytes_are_taken(source: LogDir, log: LogDir, tmp_path: Path, is_encrypted: bool) -> None:
+def test_answers_of_many_megabytes_are_taken(source, log, tmp_path, is_encrypted):
     source.topic("orders").alter({"compression.type": "uncompressed"})
     source.topic("orders").append([{"value": "x" * 500_000, "partition": 0} for _ in range(30)])
     certificate, tls = self_signed(tmp_path)
@@ -171,7 +169,7 @@ def test_answers_of_many_megabytes_are_taken(source: LogDir, log: LogDir, tmp_pa
     assert batches(log, "orders", 0) == batches(source, "orders", 0)
 
 
-def test_a_cluster_that_refuses_a_user_is_asked_once_and_says_why(source: LogDir, log: LogDir) -> None:
+def test_a_cluster_that_refuses_a_user_is_asked_once_and_says_why(source, log):
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "anna"}
     with serving(source, users=Users({"anna": "tea"})) as server:
         address = f"127.0.0.1:{server.port}"
@@ -184,7 +182,7 @@ def test_a_cluster_that_refuses_a_user_is_asked_once_and_says_why(source: LogDir
 
 @pytest.mark.proof
 @pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")  # kafka-python drops what failed to shake hands
-def test_a_certificate_that_nothing_proves_is_named(source: LogDir, tmp_path: Path) -> None:
+def test_a_certificate_that_nothing_proves_is_named(source, tmp_path):
     _, tls = self_signed(tmp_path)
     with (
         serving(source, tls=tls) as server,
@@ -194,7 +192,7 @@ def test_a_certificate_that_nothing_proves_is_named(source: LogDir, tmp_path: Pa
         cluster.topics()
 
 
-def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None:
+def test_what_the_cluster_removed_is_a_hole(source, log):
     with playing(Views(source, interval_seconds=0)) as address:
         capture(log, address)
         append_numbers(source, range(40, 100), each=10)
@@ -219,9 +217,7 @@ def test_what_the_cluster_removed_is_a_hole(source: LogDir, log: LogDir) -> None
 @pytest.mark.parametrize("captured_before", [0, 3, 9])
 @pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
 @pytest.mark.parametrize("log_start", [0, 3, 5, 7, 8, 9, 10])
-def test_no_record_below_the_log_start_of_the_cluster_comes(
-    log: LogDir, captured_before: int, codec: str, log_start: int
-) -> None:
+def test_no_record_below_the_log_start_of_the_cluster_comes(log, captured_before, codec, log_start):
     """A log start inside a batch: the broker sends the batch whole, and its consumers see no record below."""
     source = memory_log("/source")
     source.create_topic("plain", config={"compression.type": codec})
@@ -245,7 +241,7 @@ def test_no_record_below_the_log_start_of_the_cluster_comes(
         assert [offset for offset, *_ in records(copy, "plain", 0)] == sorted({*had, *visible})
 
 
-def test_a_first_capture_begins_at_the_log_start_of_the_cluster(log: LogDir) -> None:
+def test_a_first_capture_begins_at_the_log_start_of_the_cluster(log):
     source = memory_log("/source")
     source.create_topic("plain")
     source.topic("plain").append([{"value": str(number)} for number in range(9)])
@@ -263,13 +259,13 @@ def _faults(log: LogDir) -> list[str]:
     return [one.message for one in verify(log, deep=True).findings]
 
 
-def test_answers_that_are_cut_damaged_or_refused_are_asked_for_again(source: LogDir, log: LogDir) -> None:
+def test_answers_that_are_cut_damaged_or_refused_are_asked_for_again(source, log):
     with playing(served(source, *FAULTS, *FAULTS)) as address:
         capture(log, address)
     assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
 
 
-def test_damage_that_stays_is_an_error_and_is_never_written(source: LogDir, log: LogDir) -> None:
+def test_damage_that_stays_is_an_error_and_is_never_written(source, log):
     with playing(PlayedViews(source, lambda: bad_crc)) as address:
         [failed] = capture(log, address, options=CaptureOptions(patience_seconds=1)).failed
     assert "CRC" in failed["error"] and "orders-" in failed["error"]
@@ -279,7 +275,7 @@ def test_damage_that_stays_is_an_error_and_is_never_written(source: LogDir, log:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("change", ["made again", "records lost"])
-def test_a_log_that_parted_stops_stays_or_goes_on_in_another(source: LogDir, log: LogDir, change: str) -> None:
+def test_a_log_that_parted_stops_stays_or_goes_on_in_another(source, log, change):
     source.group("reports").reset({"orders": {0: 3}})
     with playing(Views(source)) as address:
         capture(log, address, options=CaptureOptions(groups=["reports"]))
@@ -321,9 +317,7 @@ def test_a_log_that_parted_stops_stays_or_goes_on_in_another(source: LogDir, log
 
 
 @pytest.mark.parametrize("change", ["made again", "records lost"])
-def test_a_broker_that_compares_nothing_when_it_reads_is_asked_before_the_commit(
-    source: LogDir, log: LogDir, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_compares_nothing_when_it_reads_is_asked_before_the_commit(source, log, change, monkeypatch):
     versions = range(4, 12 if change == "records lost" else 13)
     monkeypatch.setattr("spark_segments.kafka_protocol.serving.server.VERSIONS", VERSIONS | {fetch.KEY: versions})
 
@@ -343,7 +337,7 @@ def test_a_broker_that_compares_nothing_when_it_reads_is_asked_before_the_commit
     assert [batches(log, "orders", number) for number in (0, 1)] == before
 
 
-def test_a_capture_that_was_ended_before_its_branch_was_made_makes_it(source: LogDir, log: LogDir) -> None:
+def test_a_capture_that_was_ended_before_its_branch_was_made_makes_it(source, log):
     with playing(Views(source)) as address:
         capture(log, address)
         assert branch(log, "orders", ["orders"]) == "orders.branch-1"  # and the process ends
@@ -354,7 +348,7 @@ def test_a_capture_that_was_ended_before_its_branch_was_made_makes_it(source: Lo
     assert [batches(log, name, 0) for name in log.topics()] == [batches(source, "orders", 0)] * 2
 
 
-def test_a_topic_is_captured_again_beside_its_first_copy(source: LogDir, log: LogDir) -> None:
+def test_a_topic_is_captured_again_beside_its_first_copy(source, log):
     with playing(Views(source)) as address:
         capture(log, address)
         for _ in range(2):
@@ -366,7 +360,7 @@ def test_a_topic_is_captured_again_beside_its_first_copy(source: LogDir, log: Lo
     assert [batches(log, name, 0) for name in log.topics()] == [batches(source, "orders", 0)] * 3
 
 
-def test_a_compacted_topic_that_was_away_too_long_says_so(source: LogDir, log: LogDir) -> None:
+def test_a_compacted_topic_that_was_away_too_long_says_so(source, log):
     source.create_topic("keyed", partitions=2, config={"cleanup.policy": "compact"})
     source.topic("keyed").append([{"key": "a", "value": "1", "partition": 0}])
     with playing(Views(source, interval_seconds=0)) as address:
@@ -391,7 +385,7 @@ def away(log: LogDir, topic: str, partition: int, time_ms: int) -> None:
     log.topic(topic).manifest.commit(plan)
 
 
-def test_a_late_marker_ends_a_transaction_whose_records_the_cluster_still_has(broker: str, log: LogDir) -> None:
+def test_a_late_marker_ends_a_transaction_whose_records_the_cluster_still_has(broker, log):
     admin = AdminClient({"bootstrap.servers": broker})
     admin.create_topics([NewTopic("ledger", 1, 1)])["ledger"].result(PATIENCE_SECONDS)
     producer = Producer({"bootstrap.servers": broker, "transactional.id": "ledger", "log_level": 0})
@@ -415,7 +409,7 @@ def test_a_late_marker_ends_a_transaction_whose_records_the_cluster_still_has(br
     assert [value for _, _, value in _values(log, "ledger", "read_committed")] == [b"first", b"second"]
 
 
-def test_files_that_vacuum_may_have_taken_meanwhile_are_not_committed(source: LogDir, tmp_path: Path) -> None:
+def test_files_that_vacuum_may_have_taken_meanwhile_are_not_committed(source, tmp_path):
     """The machine was asleep between writing and committing, and vacuum elsewhere was not."""
     log = LogDir.create(str(tmp_path / "log"))
     clock = [log.storage.now_ms()]
@@ -433,9 +427,7 @@ def test_files_that_vacuum_may_have_taken_meanwhile_are_not_committed(source: Lo
     assert verify(log, deep=True).findings == []
 
 
-def test_a_capture_that_was_ended_before_it_had_anything_knows_its_cluster(
-    source: LogDir, log: LogDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_capture_that_was_ended_before_it_had_anything_knows_its_cluster(source, log, monkeypatch):
     """Where the topic begins here was taken from the first cluster; the other one begins before that."""
 
     class EndedError(BaseException):
@@ -461,13 +453,13 @@ def test_a_capture_that_was_ended_before_it_had_anything_knows_its_cluster(
 
 @pytest.mark.proof
 @pytest.mark.parametrize("attack", ["beside", "anew"])
-def test_captures_that_are_suspended_and_clusters_that_change_leave_what_the_model_says(attack: str) -> None:
+def test_captures_that_are_suspended_and_clusters_that_change_leave_what_the_model_says(attack):
     for seed in range(1, 9):
         happened = history(seed, **{attack: True})
         assert happened["captures"]
 
 
-def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_has_the_lag(source, log, monkeypatch):
     class EndedError(BaseException):
         pass
 
@@ -488,12 +480,12 @@ def test_describe_has_the_lag(source: LogDir, log: LogDir, monkeypatch: pytest.M
     assert [one["lag"] for one in log.topic("orders").describe()["captured"]] == [0, 0]
 
 
-def test_a_cluster_that_does_not_answer_is_one_error(log: LogDir) -> None:
+def test_a_cluster_that_does_not_answer_is_one_error(log):
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SegmentsError, match="does not answer"):
         capture(log, f"127.0.0.1:{silent.getsockname()[1]}", options=CaptureOptions(patience_seconds=0.3))
 
 
-def test_a_broker_that_nobody_reaches_is_given_up_soon(log: LogDir) -> None:
+def test_a_broker_that_nobody_reaches_is_given_up_soon(log):
     options = CaptureOptions(reach_seconds=0.3, patience_seconds=3600)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for servers in (f"127.0.0.1:{silent.getsockname()[1]}", "nobody.invalid:9092"):
@@ -501,7 +493,7 @@ def test_a_broker_that_nobody_reaches_is_given_up_soon(log: LogDir) -> None:
                 capture(log, servers, options=options)
 
 
-def test_a_rate_bounds_what_comes_in_any_time_since_it_was_made() -> None:
+def test_a_rate_bounds_what_comes_in_any_time_since_it_was_made():
     now, chance = [100.0], random.Random(5)
 
     def sleep(seconds: float) -> None:
@@ -519,7 +511,7 @@ def test_a_rate_bounds_what_comes_in_any_time_since_it_was_made() -> None:
     assert rate.within(0.5, 1 << 20) == 64 << 10 and RateLimit(1 << 20).within(0.5, 1 << 30) == 1 << 19
 
 
-def test_a_capture_takes_the_time_that_its_rate_asks_for(source: LogDir, log: LogDir) -> None:
+def test_a_capture_takes_the_time_that_its_rate_asks_for(source, log):
     with playing(Views(source)) as address:
         log_bytes = capture(memory_log("/before"), address).bytes_out
         begun = time.monotonic()
@@ -529,7 +521,7 @@ def test_a_capture_takes_the_time_that_its_rate_asks_for(source: LogDir, log: Lo
     assert [batches(log, "orders", number) for number in (0, 1)] == [batches(source, "orders", n) for n in (0, 1)]
 
 
-def test_a_file_of_another_client_is_taken_and_what_changes_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_another_client_is_taken_and_what_changes_nothing_is_told(caplog):
     cloud = {
         "bootstrap.servers": "broker:9092",
         "security.protocol": "SASL_SSL",
@@ -559,12 +551,12 @@ def test_a_file_of_another_client_is_taken_and_what_changes_nothing_is_told(capl
         ({"sasl.mechanism": "AWS_MSK_IAM", "sasl.jaas.config": "IAMLoginModule required;"}, "For MSK, use SCRAM"),
     ],
 )
-def test_a_setting_that_would_change_who_may_listen_is_an_error(settings: dict[str, str], said: str) -> None:
+def test_a_setting_that_would_change_who_may_listen_is_an_error(settings, said):
     with pytest.raises(InvalidOptionError, match=said):
         kafka_python_options(settings)
 
 
-def test_settings_of_clients_have_their_kafka_names_and_show_no_secret() -> None:
+def test_settings_of_clients_have_their_kafka_names_and_show_no_secret():
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="anna" password="te\\"a";'
     options = kafka_python_options(
         {"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}

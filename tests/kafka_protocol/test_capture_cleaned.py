@@ -34,7 +34,7 @@ def values(log: LogDir, isolation: str = "read_committed") -> list[str]:
     return [value.decode() for value in read.column("value").to_pylist()]
 
 
-def test_a_compacted_topic_that_was_cleaned_between_two_passes_is_whole(log: LogDir, tmp_path: Path) -> None:
+def test_a_compacted_topic_that_was_cleaned_between_two_passes_is_whole(log, tmp_path):
     with cluster(tmp_path / "first", [data(0, "a", "b"), data(2, "c")]) as address:
         capture(log, address)
     log.topic(TOPIC).alter({"cleanup.policy": "compact"})
@@ -70,9 +70,7 @@ def captured_in_turn(log: LogDir, path: Path, *moments: list[Batch]) -> list[Rep
 
 
 @pytest.mark.parametrize("late_before", [False, True])
-def test_an_abort_that_the_cleaner_took_is_not_taken_for_the_next_commit(
-    log: LogDir, tmp_path: Path, late_before: bool
-) -> None:
+def test_an_abort_that_the_cleaner_took_is_not_taken_for_the_next_commit(log, tmp_path, late_before):
     before = [data(0, "a")]
     opened = [*before, data(1, "of the first", "too", producer=7), data(3, "b")]
     # The first transaction was aborted at 4: its records, and a day later its marker, are gone.
@@ -96,7 +94,7 @@ def test_an_abort_that_the_cleaner_took_is_not_taken_for_the_next_commit(
     assert batches_here(log)[-4:] == [4, 5, 6, 7]
 
 
-def test_a_transaction_that_the_cluster_still_has_is_ended_by_its_own_marker(log: LogDir, tmp_path: Path) -> None:
+def test_a_transaction_that_the_cluster_still_has_is_ended_by_its_own_marker(log, tmp_path):
     opened = [data(0, "a"), data(1, "of the first", producer=7), data(2, "b"), data(3, "b", key="b!")]
     after = [
         data(0, "a"),
@@ -110,28 +108,28 @@ def test_a_transaction_that_the_cluster_still_has_is_ended_by_its_own_marker(log
     assert log.topic(TOPIC).describe()["undecided"] == []
 
 
-def test_a_transaction_that_is_still_open_stays_open(log: LogDir, tmp_path: Path) -> None:
+def test_a_transaction_that_is_still_open_stays_open(log, tmp_path):
     opened = [data(0, "a"), data(1, "of the first", producer=7)]
     captured_in_turn(log, tmp_path, opened, [*opened, data(2, "b")], [*opened, data(2, "b"), marker(3, 7, ABORT)])
     assert values(log) == ["a", "b"]
     assert log.topic(TOPIC).describe()["undecided"] == []
 
 
-def test_a_producer_that_is_gone_holds_no_reader_for_good(log: LogDir, tmp_path: Path) -> None:
+def test_a_producer_that_is_gone_holds_no_reader_for_good(log, tmp_path):
     opened = [data(0, "a"), data(1, "of the first", producer=7)]
     captured_in_turn(log, tmp_path, opened, [data(0, "a"), data(4, "b")])
     assert values(log) == ["a", "b"]
     assert [one["producer_id"] for one in log.topic(TOPIC).describe()["undecided"]] == [7]
 
 
-def test_a_marker_that_the_cleaner_emptied_ends_its_transaction(log: LogDir, tmp_path: Path) -> None:
+def test_a_marker_that_the_cleaner_emptied_ends_its_transaction(log, tmp_path):
     opened = [data(0, "a"), data(1, "of the first", producer=7)]
     captured_in_turn(log, tmp_path, opened, [data(0, "a"), emptied(marker(2, 7, ABORT)), data(3, "b")])
     assert values(log) == ["a", "b"]
     assert [one["marker_offset"] for one in log.topic(TOPIC).describe()["undecided"]] == [2]
 
 
-def test_transactions_of_several_producers_are_ended_before_each_goes_on(log: LogDir, tmp_path: Path) -> None:
+def test_transactions_of_several_producers_are_ended_before_each_goes_on(log, tmp_path):
     opened = [data(0, "a"), *(data(n, f"of {n}", producer=n) for n in (1, 2, 3))]
     # Markers were at 4, 5 and 7; the third producer wrote next, then the first.
     after = [
@@ -146,7 +144,7 @@ def test_transactions_of_several_producers_are_ended_before_each_goes_on(log: Lo
     assert places[3] < 6 and places[1] < 8 and {*places.values()} == {4, 5, 7}
 
 
-def test_a_reader_of_kafka_gets_what_is_committed_of_such_a_topic(log: LogDir, tmp_path: Path) -> None:
+def test_a_reader_of_kafka_gets_what_is_committed_of_such_a_topic(log, tmp_path):
     opened = [data(0, "a"), data(1, "of the first", producer=7)]
     after = [data(0, "a"), data(3, "of the second", producer=7, sequence=2), marker(4, 7, COMMIT), data(5, "c")]
     captured_in_turn(log, tmp_path, opened, after)
@@ -160,7 +158,7 @@ def test_a_reader_of_kafka_gets_what_is_committed_of_such_a_topic(log: LogDir, t
 
 
 @pytest.mark.parametrize("end", [ABORT, COMMIT])
-def test_a_transaction_that_the_log_start_cuts_keeps_its_end(log: LogDir, tmp_path: Path, end: int) -> None:
+def test_a_transaction_that_the_log_start_cuts_keeps_its_end(log, tmp_path, end):
     with cluster(tmp_path / "first", [data(0, "a", "b", "c")]) as address:
         capture(log, address)
     cut = [data(3, *"defghi", producer=7), marker(9, 7, end), data(10, "j"), data(11, "k", producer=7, sequence=6)]
@@ -188,9 +186,7 @@ def batches_here(log: LogDir) -> list[int]:
 
 
 @pytest.mark.parametrize("cluster_ids", ["are others", "are the same"])
-def test_a_new_cluster_under_the_old_address_is_never_gone_on_with(
-    log: LogDir, tmp_path: Path, cluster_ids: str
-) -> None:
+def test_a_new_cluster_under_the_old_address_is_never_gone_on_with(log, tmp_path, cluster_ids):
     """Brokers before 2.8 have no ids of topics."""
     views = Views if cluster_ids == "are others" else KnownCluster
     old = [data(0, "a", "b"), data(2, "c")]
@@ -207,7 +203,7 @@ def test_a_new_cluster_under_the_old_address_is_never_gone_on_with(
     assert values(log) == ["a", "b", "c"]
 
 
-def test_a_log_that_lacks_the_last_epoch_here_has_parted(log: LogDir, tmp_path: Path) -> None:
+def test_a_log_that_lacks_the_last_epoch_here_has_parted(log, tmp_path):
     """As of a cluster that was made again, and whose retention took what the last batch here is compared with."""
     last = dataclasses.replace(data(2, "c"), leader_epoch=7)
     with cluster(tmp_path / "old", [data(0, "a", "b"), last]) as address:
@@ -218,7 +214,7 @@ def test_a_log_that_lacks_the_last_epoch_here_has_parted(log: LogDir, tmp_path: 
     assert values(log) == ["a", "b", "c"]
 
 
-def test_a_batch_that_the_cluster_removed_by_retention_proves_nothing_else(log: LogDir, tmp_path: Path) -> None:
+def test_a_batch_that_the_cluster_removed_by_retention_proves_nothing_else(log, tmp_path):
     with cluster(tmp_path / "old", [data(0, "a", "b"), data(2, "c")]) as address:
         capture(log, address)
     with cluster(tmp_path / "new", [data(3, "d"), data(4, "e")]) as address:
@@ -228,7 +224,7 @@ def test_a_batch_that_the_cluster_removed_by_retention_proves_nothing_else(log: 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("is_rolled", [False, True])
-def test_an_end_that_is_a_hole_is_exported_imported_and_consumed(log: LogDir, tmp_path: Path, is_rolled: bool) -> None:
+def test_an_end_that_is_a_hole_is_exported_imported_and_consumed(log, tmp_path, is_rolled):
     with cluster(tmp_path / "first", [data(0, "a", "b"), data(2, "c")]) as address:
         capture(log, address)
     with cluster(tmp_path / "second", [], end_offset=13_379) as address:
@@ -260,7 +256,7 @@ def test_an_end_that_is_a_hole_is_exported_imported_and_consumed(log: LogDir, tm
         consumer.close()
 
 
-def test_a_hole_of_more_offsets_than_a_batch_holds_is_exported_whole(log: LogDir, tmp_path: Path) -> None:
+def test_a_hole_of_more_offsets_than_a_batch_holds_is_exported_whole(log, tmp_path):
     end = 3 * 2**31
     with cluster(tmp_path / "first", [data(0, "a")]) as address:
         capture(log, address)
@@ -272,7 +268,7 @@ def test_a_hole_of_more_offsets_than_a_batch_holds_is_exported_whole(log: LogDir
     assert verify(copy, deep=True).findings == [] and values(copy) == ["a"]
 
 
-def test_a_group_at_an_end_that_is_a_hole_has_read_all_after_a_replay(broker: str, log: LogDir, tmp_path: Path) -> None:
+def test_a_group_at_an_end_that_is_a_hole_has_read_all_after_a_replay(broker, log, tmp_path):
     with cluster(tmp_path / "first", [data(0, "a", "b"), data(2, "c")]) as address:
         capture(log, address)
     with cluster(tmp_path / "second", [], end_offset=13_379) as address:

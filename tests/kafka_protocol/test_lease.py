@@ -22,7 +22,7 @@ def _grow_old(files: MemoryFiles, seconds: float) -> None:
         files.files[path] = data, ms - int(seconds * 1000)
 
 
-def test_of_many_servers_that_begin_at_once_one_holds_the_groups() -> None:
+def test_of_many_servers_that_begin_at_once_one_holds_the_groups():
     files = MemoryFiles()
     leases = [Lease(_storage(files)) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -31,7 +31,7 @@ def test_of_many_servers_that_begin_at_once_one_holds_the_groups() -> None:
     assert [one.is_held() for one in leases] == taken
 
 
-def test_a_server_that_ends_gives_the_groups_to_the_next() -> None:
+def test_a_server_that_ends_gives_the_groups_to_the_next():
     files = MemoryFiles()
     first, second = Lease(_storage(files)), Lease(_storage(files))
     assert first.take()
@@ -42,7 +42,7 @@ def test_a_server_that_ends_gives_the_groups_to_the_next() -> None:
     assert not first.take()
 
 
-def test_a_server_that_died_holds_the_groups_until_its_time_is_over() -> None:
+def test_a_server_that_died_holds_the_groups_until_its_time_is_over():
     files = MemoryFiles()
     first, second = Lease(_storage(files)), Lease(_storage(files))
     assert first.take()
@@ -54,7 +54,7 @@ def test_a_server_that_died_holds_the_groups_until_its_time_is_over() -> None:
     assert not first.is_held()
 
 
-def test_what_is_renewed_stays_and_leaves_few_files() -> None:
+def test_what_is_renewed_stays_and_leaves_few_files():
     files = MemoryFiles()
     first, second = Lease(_storage(files)), Lease(_storage(files))
     for _ in range(100):
@@ -64,7 +64,7 @@ def test_what_is_renewed_stays_and_leaves_few_files() -> None:
     assert len(files.files) < 40
 
 
-def test_a_number_that_is_free_again_takes_nothing() -> None:
+def test_a_number_that_is_free_again_takes_nothing():
     """A server that listed long ago makes a file whose number was given, and deleted, since."""
     files = MemoryFiles()
     first = Lease(_storage(files))
@@ -89,7 +89,7 @@ def test_a_number_that_is_free_again_takes_nothing() -> None:
     assert first.take()
 
 
-def test_a_store_that_cannot_be_written_gives_no_groups_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_cannot_be_written_gives_no_groups_and_says_why(caplog):
     storage = _storage(MemoryFiles())
     storage.refuse_writing("it is read-only")
     lease = Lease(storage)
@@ -100,7 +100,7 @@ def test_a_store_that_cannot_be_written_gives_no_groups_and_says_why(caplog: pyt
     assert "read-only" in caplog.text
 
 
-def test_a_damaged_file_counts_until_its_time_is_over() -> None:
+def test_a_damaged_file_counts_until_its_time_is_over():
     files = MemoryFiles()
     _storage(files).create(f"{DIRECTORY}/{1:020d}.json", b"{")
     lease = Lease(_storage(files))

@@ -70,9 +70,7 @@ def stable(log: bytes) -> bytes:
 @pytest.mark.parametrize("is_committed", [True, False], ids=["to-the-last-stable-offset", "to-the-end"])
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("kind", ["own", "imported", "captured"])
-def test_a_mirror_has_the_bytes_that_kafka_wrote(
-    logs: Mapping[str, LogDir], kind: str, source: str, is_committed: bool
-) -> None:
+def test_a_mirror_has_the_bytes_that_kafka_wrote(logs, kind, source, is_committed):
     destination = Destination(SOURCES[source], is_committed)
     with serving(logs[kind]) as server:
         destination.synchronize(server.port)
@@ -108,7 +106,7 @@ def settle(log: LogDir) -> None:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_mirror_follows_its_source_over_appends_jobs_and_restarts(log: LogDir, source: str) -> None:
+def test_a_mirror_follows_its_source_over_appends_jobs_and_restarts(log, source):
     destination, fresh, end = Destination(SOURCES[source]), Destination(SOURCES[source]), 0
     for job in (lambda _: None, roll, settle, settle):
         end = append_300(log, end)
@@ -136,7 +134,7 @@ def test_a_mirror_follows_its_source_over_appends_jobs_and_restarts(log: LogDir,
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_mirror_goes_on_behind_what_retention_took(log: LogDir, source: str) -> None:
+def test_a_mirror_goes_on_behind_what_retention_took(log, source):
     destination = Destination(SOURCES[source])
     append_300(log, 0)
     log.group("billing").reset({"orders": {0: 40}})
@@ -154,7 +152,7 @@ def test_a_mirror_goes_on_behind_what_retention_took(log: LogDir, source: str) -
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_mirror_cuts_what_a_new_leader_of_its_source_does_not_have(tmp_path: Path, source: str) -> None:
+def test_a_mirror_cuts_what_a_new_leader_of_its_source_does_not_have(tmp_path, source):
     """The follower is promoted while nobody reaches its leader: what that one appended last is not in the new log."""
     leader, follower = LogDir.create(str(tmp_path / "leader")), LogDir.create(str(tmp_path / "follower"))
     leader.create_topic("orders", partitions=2)
@@ -176,7 +174,7 @@ def test_a_mirror_cuts_what_a_new_leader_of_its_source_does_not_have(tmp_path: P
         assert found == [*enumerate(wanted)]
 
 
-def test_an_admin_client_is_told_that_there_is_no_authorizer(log: LogDir) -> None:
+def test_an_admin_client_is_told_that_there_is_no_authorizer(log):
     pattern = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
     with serving(log) as server:
         client = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{server.port}")

@@ -10,7 +10,6 @@ import threading
 import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,7 +81,7 @@ def settings(endpoint: Endpoint, **others: str) -> dict[str, str]:
     } | others
 
 
-def test_both_clients_have_a_token_of_the_endpoint_as_long_as_it_lives(endpoint: Endpoint) -> None:
+def test_both_clients_have_a_token_of_the_endpoint_as_long_as_it_lives(endpoint):
     provider = kafka_python_options(settings(endpoint))["sasl_oauth_token_provider"]
     assert [provider.token(), provider.token()] == ["token 1"] * 2
     assert endpoint.asked == [{"grant_type": ["client_credentials"], "scope": ["topics"]}]
@@ -93,13 +92,13 @@ def test_both_clients_have_a_token_of_the_endpoint_as_long_as_it_lives(endpoint:
     assert [short.token(), short.token()] == ["token 3", "token 4"]
 
 
-def test_a_token_may_lie_in_a_file(tmp_path: Path) -> None:
+def test_a_token_may_lie_in_a_file(tmp_path):
     (tmp_path / "token").write_text("from a file\n")
     url = {"sasl.oauthbearer.token.endpoint.url": (tmp_path / "token").as_uri(), "sasl.mechanism": "OAUTHBEARER"}
     assert kafka_python_options(url)["sasl_oauth_token_provider"].token() == "from a file"
 
 
-def test_who_gets_no_token_is_told_without_a_secret(endpoint: Endpoint) -> None:
+def test_who_gets_no_token_is_told_without_a_secret(endpoint):
     wrong = settings(endpoint) | {"sasl.jaas.config": _JAAS.replace("hidden", "hidden too")}
     with pytest.raises(SegmentsError, match=r"gives none.*status 401") as raised:
         librdkafka_options(wrong)["oauth_cb"]("")
@@ -110,14 +109,14 @@ def test_who_gets_no_token_is_told_without_a_secret(endpoint: Endpoint) -> None:
     assert "hidden" not in str(raised.value)
 
 
-def test_no_other_place_is_told_the_secret_and_none_gives_tokens(endpoint: Endpoint) -> None:
+def test_no_other_place_is_told_the_secret_and_none_gives_tokens(endpoint):
     endpoint.elsewhere = f"http://localhost:{endpoint.server_port}/of-a-stranger"
     with pytest.raises(SegmentsError, match=r"gives none.*status 302"):
         librdkafka_options(settings(endpoint))["oauth_cb"]("")
     assert endpoint.gets == []
 
 
-def test_an_answer_without_an_end_is_none(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_an_end_is_none(endpoint, monkeypatch):
     monkeypatch.setattr(oauth_tokens, "_ANSWER_SECONDS", 0.5)
     endpoint.lives_seconds = 0
     with socket.create_server(("127.0.0.1", 0)) as slow:
@@ -141,9 +140,7 @@ def test_an_answer_without_an_end_is_none(endpoint: Endpoint, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("port", [None, 1])
-def test_a_replay_without_a_token_says_why_there_is_none(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, port: int | None
-) -> None:
+def test_a_replay_without_a_token_says_why_there_is_none(endpoint, monkeypatch, port):
     monkeypatch.setattr(oauth_tokens, "_ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"http://127.0.0.1:{port or silent.getsockname()[1]}/token"
@@ -152,7 +149,7 @@ def test_a_replay_without_a_token_says_why_there_is_none(
             replay(memory_log("/log"), "127.0.0.1:1", options=ReplayOptions(client_config=given))
 
 
-def test_what_is_no_url_is_no_endpoint(endpoint: Endpoint) -> None:
+def test_what_is_no_url_is_no_endpoint(endpoint):
     given = settings(endpoint) | {"sasl.oauthbearer.token.endpoint.url": "http://[::1/token"}
     with pytest.raises(InvalidOptionError, match="No endpoint"):
         kafka_python_options(given)

@@ -76,7 +76,7 @@ def read_on(shown: ServedTopic, size: int, offset: int = 0, *, from_files: bool 
     return found
 
 
-def test_any_fetch_gives_what_a_read_of_the_files_gives(log: LogDir) -> None:
+def test_any_fetch_gives_what_a_read_of_the_files_gives(log):
     ahead = ReadAhead(64 * MIB, sends_files=True)
     shown = view(log, ahead)
     plain = PartitionLog(log.storage, shown.snapshot, 0)
@@ -100,7 +100,7 @@ def test_any_fetch_gives_what_a_read_of_the_files_gives(log: LogDir) -> None:
     assert files
 
 
-def test_later_readers_get_ranges_of_files_as_long_as_the_check_counts(log: LogDir) -> None:
+def test_later_readers_get_ranges_of_files_as_long_as_the_check_counts(log):
     clock = Clock()
     ahead = ReadAhead(64 * MIB, sends_files=True, seconds=clock)
     first = read_on(view(log, ahead), MIB)
@@ -121,7 +121,7 @@ def test_later_readers_get_ranges_of_files_as_long_as_the_check_counts(log: LogD
         read_on(view(log, ahead), MIB)
 
 
-def test_what_lies_before_damage_is_given_and_who_goes_on_is_told(log: LogDir) -> None:
+def test_what_lies_before_damage_is_given_and_who_goes_on_is_told(log):
     shown = view(log, ReadAhead(64 * MIB))
     segment = PartitionLog(log.storage, shown.snapshot, 0).segment_at(0)
     assert segment is not None
@@ -135,7 +135,7 @@ def test_what_lies_before_damage_is_given_and_who_goes_on_is_told(log: LogDir) -
         shown.read(0, behind, 5 * MIB, committed=False, at_least_one=True)
 
 
-def test_no_block_outlives_the_file_it_was_read_from(log: LogDir) -> None:
+def test_no_block_outlives_the_file_it_was_read_from(log):
     ahead = ReadAhead(64 * MIB, sends_files=True)
     before = in_bytes(read_on(view(log, ahead), MIB))
     log.topic("t").delete_records({0: 1500})
@@ -150,7 +150,7 @@ def test_no_block_outlives_the_file_it_was_read_from(log: LogDir) -> None:
     assert before[:1000] not in after
 
 
-def test_a_reader_gets_no_more_than_it_asked_for_where_there_is_no_room(log: LogDir) -> None:
+def test_a_reader_gets_no_more_than_it_asked_for_where_there_is_no_room(log):
     clock = Clock()
     ahead = ReadAhead(BLOCK_BYTES, sends_files=True, seconds=clock)
     shown = view(log, ahead)
@@ -167,7 +167,7 @@ def test_a_reader_gets_no_more_than_it_asked_for_where_there_is_no_room(log: Log
 
 
 @pytest.mark.proof
-def test_clients_read_a_topic_twice_and_get_the_same(log: LogDir) -> None:
+def test_clients_read_a_topic_twice_and_get_the_same(log):
     with serving(log) as server:
         first = records(server, "t", 0)
         assert [row[0] for row in first] == list(range(7000))

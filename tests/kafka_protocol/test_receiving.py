@@ -47,7 +47,7 @@ def answers_of(chance: random.Random) -> bytes:
 
 @pytest.mark.cases(5)
 @pytest.mark.parametrize("seed", range(20))
-def test_frames_in_pieces_of_any_size_are_those_of_the_clients_own_parser(seed: int) -> None:
+def test_frames_in_pieces_of_any_size_are_those_of_the_clients_own_parser(seed):
     chance = random.Random(seed)
     data = answers_of(chance)
     wanted = parser_with_requests().receive_bytes(data)
@@ -70,7 +70,7 @@ def test_frames_in_pieces_of_any_size_are_those_of_the_clients_own_parser(seed: 
     ]
 
 
-def test_a_frame_of_an_impossible_size_is_refused() -> None:
+def test_a_frame_of_an_impossible_size_is_refused():
     connection = SimpleNamespace(parser=parser_with_requests(), transport=SimpleNamespace())
     take_large_frames(connection)
     with pytest.raises(InvalidReceiveError):
@@ -78,7 +78,7 @@ def test_a_frame_of_an_impossible_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-def test_what_comes_with_the_end_is_read_before_the_end(is_large: bool) -> None:
+def test_what_comes_with_the_end_is_read_before_the_end(is_large):
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)

@@ -110,7 +110,7 @@ def records(log: LogDir, name: str) -> pa.Table:
     return log.topic(name).scan(columns=_COLUMNS, isolation="read_committed").to_table()
 
 
-def test_what_kafka_wrote_comes_back_by_a_capture(broker: str, tmp_path: Path) -> None:
+def test_what_kafka_wrote_comes_back_by_a_capture(broker, tmp_path):
     for one in CLEAN_DIRECTORIES:
         if "/" not in one:
             shutil.copytree(golden_dir(one), tmp_path / "kafka" / golden_dir(one).name)
@@ -131,9 +131,7 @@ def test_what_kafka_wrote_comes_back_by_a_capture(broker: str, tmp_path: Path) -
 
 @pytest.mark.proof
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
-    broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool
-) -> None:
+def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(broker, log, name, tmp_path, monkeypatch, idempotent):
     options = ReplayOptions(name=name, idempotent=idempotent)
     monkeypatch.setattr(replaying, "TargetCluster", AsKafka)
     monkeypatch.setattr(replaying, "_PIECE_RECORDS", 7)
@@ -163,7 +161,7 @@ def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(
         assert moved.column("old_offset").equals(moved.column("new_offset"))
 
 
-def test_the_offset_map_says_where_each_record_went(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
+def test_the_offset_map_says_where_each_record_went(broker, log, name, tmp_path):
     replay(log, broker, [name], ReplayOptions(name=name))
     append_with_headers(log, name, range(40, 60))
     replay(log, broker, [name], ReplayOptions(name=name))
@@ -180,7 +178,7 @@ def test_the_offset_map_says_where_each_record_went(broker: str, log: LogDir, na
     assert any(old != new for (_, old), new in by_old.items())  # markers have offsets, too
 
 
-def test_times_choose_what_is_sent_under_another_name(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
+def test_times_choose_what_is_sent_under_another_name(broker, log, name, tmp_path):
     begin, end = 1_700_000_000_010, 1_700_000_000_031
     renamed = {name: f"{name}-copy"}
     options = ReplayOptions(name=name, rename=renamed, from_time_ms=begin, to_time_ms=end)
@@ -191,9 +189,7 @@ def test_times_choose_what_is_sent_under_another_name(broker: str, log: LogDir, 
     assert sorted(there.column("timestamp").to_pylist()) == sorted(at.column("timestamp").to_pylist())[10:31]
 
 
-def test_a_group_goes_on_there_at_the_record_it_would_read_here(
-    broker: str, log: LogDir, name: str, tmp_path: Path
-) -> None:
+def test_a_group_goes_on_there_at_the_record_it_would_read_here(broker, log, name, tmp_path):
     group = f"group of {name}"
     replay(log, broker, [name], ReplayOptions(name=name))
     append_with_headers(log, name, range(40, 60))
@@ -216,7 +212,7 @@ def test_a_group_goes_on_there_at_the_record_it_would_read_here(
         replay(log, broker, [name], ReplayOptions(name=name, groups=["nobody"]))
 
 
-def test_a_dry_run_makes_nothing(broker: str, log: LogDir, name: str) -> None:
+def test_a_dry_run_makes_nothing(broker, log, name):
     for _ in range(2):
         [told] = replay(log, broker, [name], ReplayOptions(name=name), dry_run=True).partitions
         assert (told["created"], told["to_send"], told["records_out"]) == (True, 40, 0)
@@ -232,18 +228,14 @@ def test_a_dry_run_makes_nothing(broker: str, log: LogDir, name: str) -> None:
         ({}, 1, "has 1 partition, and 2 are needed"),
     ],
 )
-def test_a_cluster_that_would_not_keep_the_records_is_refused(
-    broker: str, log: LogDir, name: str, config: dict[str, str], partitions: int, said: str
-) -> None:
+def test_a_cluster_that_would_not_keep_the_records_is_refused(broker, log, name, config, partitions, said):
     make(broker, name, partitions, {"retention.ms": "-1"} | config)
     for dry_run in (True, False):
         with pytest.raises(InvalidOptionError, match=said):
             replay(log, broker, [name], ReplayOptions(name=name), dry_run=dry_run)
 
 
-def test_records_that_others_wrote_there_are_refused(
-    broker: str, log: LogDir, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_others_wrote_there_are_refused(broker, log, name, monkeypatch):
     producer = Producer({"bootstrap.servers": broker, "log_level": 0})
     make(broker, name)
     producer.produce(name, b"another", partition=1)
@@ -260,22 +252,20 @@ def test_records_that_others_wrote_there_are_refused(
 
 
 @pytest.mark.parametrize("was_idempotent", [False, True])
-def test_without_transactions_a_position_has_the_log_end_there(
-    broker: str, log: LogDir, name: str, was_idempotent: bool
-) -> None:
+def test_without_transactions_a_position_has_the_log_end_there(broker, log, name, was_idempotent):
     replay(log, broker, [name], ReplayOptions(name=name, idempotent=was_idempotent))
     append_with_headers(log, name, range(40, 60))
     with pytest.raises(InvalidOptionError, match="without the log end there"):  # which this broker forgets
         replay(log, broker, [name], ReplayOptions(name=name, idempotent=True))
 
 
-def test_a_record_that_cannot_be_sent_as_it_is_ends_the_replay(broker: str, log: LogDir, name: str) -> None:
+def test_a_record_that_cannot_be_sent_as_it_is_ends_the_replay(broker, log, name):
     log.topic(name).append([{"value": "of 1970", "partition": 0, "timestamp": 0}])
     with pytest.raises(InvalidRecordError, match=f"{name}-0 at offset 20"):
         replay(log, broker, [name], ReplayOptions(name=name))
 
 
-def test_records_that_left_the_log_before_they_were_sent_are_an_error(broker: str, log: LogDir, name: str) -> None:
+def test_records_that_left_the_log_before_they_were_sent_are_an_error(broker, log, name):
     replay(log, broker, [name], ReplayOptions(name=name))
     append_with_headers(log, name, range(40, 60))
     log.topic(name).delete_records({0: 25})
@@ -283,12 +273,12 @@ def test_records_that_left_the_log_before_they_were_sent_are_an_error(broker: st
         replay(log, broker, [name], ReplayOptions(name=name))
 
 
-def test_a_topic_that_is_not_here_is_an_error(broker: str, log: LogDir, name: str) -> None:
+def test_a_topic_that_is_not_here_is_an_error(broker, log, name):
     with pytest.raises(UnknownTopicError, match="nothing"):
         replay(log, broker, [name, "nothing"], ReplayOptions(name=name))
 
 
-def test_internal_topics_stay_here(broker: str, log: LogDir, name: str) -> None:
+def test_internal_topics_stay_here(broker, log, name):
     log.create_topic("__consumer_offsets")
     assert replay(log, broker, options=ReplayOptions(name=name), dry_run=True).topics == [name]
 
@@ -302,14 +292,12 @@ def test_internal_topics_stay_here(broker: str, log: LogDir, name: str) -> None:
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}, "ssl.ca.location failed"),
     ],
 )
-def test_settings_that_librdkafka_refuses_are_an_error_in_its_words(
-    log: LogDir, name: str, settings: dict[str, str], said: str
-) -> None:
+def test_settings_that_librdkafka_refuses_are_an_error_in_its_words(log, name, settings, said):
     with pytest.raises(InvalidOptionError, match=f"librdkafka refuses.*{said}"):
         replay(log, "127.0.0.1:1", [name], ReplayOptions(name=name, client_config=settings))
 
 
-def test_a_replay_without_a_name_is_an_error(log: LogDir, name: str) -> None:
+def test_a_replay_without_a_name_is_an_error(log, name):
     with pytest.raises(InvalidOptionError, match="no name"):
         replay(log, "127.0.0.1:1", [name], ReplayOptions(name=""))
 
@@ -317,8 +305,8 @@ def test_a_replay_without_a_name_is_an_error(log: LogDir, name: str) -> None:
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("count_there", [1, 3, 5])
 def test_records_go_by_their_keys_to_another_number_of_partitions(
-    broker: str, log: LogDir, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count_there: int
-) -> None:
+    broker, log, name, tmp_path, monkeypatch, count_there
+):
     monkeypatch.setattr(replaying, "TargetCluster", WithMetadata)
     monkeypatch.setattr(replaying, "_PIECE_RECORDS", 7)
     monkeypatch.setattr(replaying, "TRANSACTION_BYTES", 40)
@@ -364,9 +352,7 @@ def as_sent(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @pytest.mark.proof
-def test_a_replay_by_keys_goes_on_in_a_topic_of_the_same_partitions_only(
-    broker: str, log: LogDir, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_by_keys_goes_on_in_a_topic_of_the_same_partitions_only(broker, log, name, monkeypatch):
     monkeypatch.setattr(replaying, "TargetCluster", WithMetadata)
     make(broker, name, 3)
     rehash = ReplayOptions(name=name, partitions=Partitions.REHASH)
@@ -382,7 +368,7 @@ def test_a_replay_by_keys_goes_on_in_a_topic_of_the_same_partitions_only(
         replay(log, broker, [name], ReplayOptions(name=name, partitions=Partitions.REHASH, idempotent=True))
 
 
-def test_topics_get_new_names_by_patterns() -> None:
+def test_topics_get_new_names_by_patterns():
     renaming = Renaming({"orders-eu": "eu", "orders-*": "new.orders-*", "*": "old.*"})
     names = ["orders-eu", "orders-us", "orders-", "payments"]
     assert [renaming.target(name) for name in names] == ["eu", "new.orders-us", "new.orders-", "old.payments"]
@@ -397,7 +383,7 @@ def test_topics_get_new_names_by_patterns() -> None:
 
 
 @pytest.mark.proof
-def test_ids_of_schemas_become_those_of_another_registry(broker: str, log: LogDir, name: str, tmp_path: Path) -> None:
+def test_ids_of_schemas_become_those_of_another_registry(broker, log, name, tmp_path):
     old, new = RegistryServer(), RegistryServer()
     new.register("other", {"schema": '"bytes"'})  # ids differ
     new.register("another", {"schema": '"double"'})
@@ -455,7 +441,7 @@ def test_ids_of_schemas_become_those_of_another_registry(broker: str, log: LogDi
     assert new.in_context("")[ids[texts[4]]]["references"] == refers["references"]
 
 
-def test_a_schema_that_no_registry_has_is_an_error_before_anything_is_sent(broker: str, log: LogDir, name: str) -> None:
+def test_a_schema_that_no_registry_has_is_an_error_before_anything_is_sent(broker, log, name):
     log.topic(name).append(
         [{"partition": 0, "key": b"\0\0\0\0\0\0\0\7", "value": b"1", "timestamp": 1_700_000_000_000}]
     )

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,20 +80,20 @@ def read_only_server(kafka_dir: Path) -> Iterator[Server]:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", NAMES)
-def test_librdkafka_reads_what_kafka_wrote(server: Server, name: str) -> None:
+def test_librdkafka_reads_what_kafka_wrote(server, name):
     assert records(server, *_place(name)) == expected(expected_records(name))
 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["plain-0", "txn-0", "broker-data/payments-0"])
-def test_a_directory_of_kafkas_is_served_as_it_is(read_only_server: Server, name: str) -> None:
+def test_a_directory_of_kafkas_is_served_as_it_is(read_only_server, name):
     committed = expected(expected_records(name), committed=True)
     assert records(read_only_server, *_place(name), **{"isolation.level": "read_committed"}) == committed
 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", LEGACY_DIRECTORIES)
-def test_old_messages_of_known_epochs_are_served_as_they_are(tmp_path: Path, name: str) -> None:
+def test_old_messages_of_known_epochs_are_served_as_they_are(tmp_path, name):
     shutil.copytree(golden_dir(name), tmp_path / name)
     (tmp_path / name / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n5 400\n")
     with serving(LogDir.open(str(tmp_path))) as made:
@@ -102,7 +102,7 @@ def test_old_messages_of_known_epochs_are_served_as_they_are(tmp_path: Path, nam
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["txn-0", "broker-data/payments-0", "broker-data/__consumer_offsets-1"])
-def test_readers_of_committed_records_see_no_aborted_ones(server: Server, name: str) -> None:
+def test_readers_of_committed_records_see_no_aborted_ones(server, name):
     rows = expected_records(name)
     committed = expected(rows, committed=True)
     assert committed != expected(rows) or not any(row.get("committed") is False for row in rows)
@@ -111,7 +111,7 @@ def test_readers_of_committed_records_see_no_aborted_ones(server: Server, name: 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["mixed-0", "txn-0", "legacy-v1-0"])
-def test_kafka_python_reads_what_kafka_wrote(server: Server, name: str) -> None:
+def test_kafka_python_reads_what_kafka_wrote(server, name):
     place = kafka.TopicPartition(*_place(name))
     reader = kafka.KafkaConsumer(bootstrap_servers=f"127.0.0.1:{server.port}", enable_auto_commit=False)
     try:
@@ -127,7 +127,7 @@ def test_kafka_python_reads_what_kafka_wrote(server: Server, name: str) -> None:
     assert found == [row[:3] for row in expected(expected_records(name))]
 
 
-def test_aiokafka_reads_what_kafka_wrote(server: Server) -> None:
+def test_aiokafka_reads_what_kafka_wrote(server):
     async def read(topic: str, partition: int) -> list[Any]:
         reader = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=f"127.0.0.1:{server.port}", enable_auto_commit=False, isolation_level="read_committed"
@@ -207,9 +207,7 @@ def offsets_by_aiokafka(server: Server, isolation_level: str) -> tuple[list[int]
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("read", [offsets_by_librdkafka, offsets_by_kafka_python, offsets_by_aiokafka])
-def test_a_reader_comes_to_a_log_end_that_is_a_hole(
-    tmp_path: Path, read: Callable[[Server, str], tuple[list[int], int]], isolation_level: str
-) -> None:
+def test_a_reader_comes_to_a_log_end_that_is_a_hole(tmp_path, read, isolation_level):
     log = with_a_hole(str(tmp_path / "log"))
     with serving(log) as server:
         assert read(server, isolation_level) == (list(range(100)), 200)
@@ -218,7 +216,7 @@ def test_a_reader_comes_to_a_log_end_that_is_a_hole(
 
 
 @pytest.mark.parametrize("name", ["canary-0", "logappend-0"])
-def test_offsets_by_time_are_kafkas(server: Server, name: str) -> None:
+def test_offsets_by_time_are_kafkas(server, name):
     asked = [one for one in queries(name) if one["query"] == "offsetForTimestamp" and one["target"] >= 0][::10]
     assert len(asked) > 10
     topic, partition = _place(name)
@@ -232,7 +230,7 @@ def test_offsets_by_time_are_kafkas(server: Server, name: str) -> None:
         reader.close()
 
 
-def test_a_client_sees_the_topics_with_their_ids_and_settings(server: Server, log: LogDir) -> None:
+def test_a_client_sees_the_topics_with_their_ids_and_settings(server, log):
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
     listed = client.list_topics(timeout=PATIENCE_SECONDS)
     assert sorted(listed.topics) == log.topics()
@@ -245,7 +243,7 @@ def test_a_client_sees_the_topics_with_their_ids_and_settings(server: Server, lo
     assert {broker[name].value for name in ("auto.create.topics.enable", "delete.topic.enable")} == {"false"}
 
 
-def test_a_partition_has_the_size_of_its_files(tmp_path: Path) -> None:
+def test_a_partition_has_the_size_of_its_files(tmp_path):
     log = LogDir.create(str(tmp_path))
     for name in ("sized", "empty"):
         log.create_topic(name, partitions=2)
@@ -268,7 +266,7 @@ def test_a_partition_has_the_size_of_its_files(tmp_path: Path) -> None:
         assert not directory.topics
 
 
-def test_the_largest_timestamp_has_an_offset(server: Server) -> None:
+def test_the_largest_timestamp_has_an_offset(server):
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
     place = TopicPartition("outoforder", 0)
     [future] = client.list_offsets({place: OffsetSpec.max_timestamp()}).values()
@@ -277,7 +275,7 @@ def test_the_largest_timestamp_has_an_offset(server: Server) -> None:
     assert future.result(PATIENCE_SECONDS).offset == next(row["offset"] for row in rows if row["timestamp"] == latest)
 
 
-def test_a_producer_is_refused_for_good(server: Server) -> None:
+def test_a_producer_is_refused_for_good(server):
     failed: list[Any] = []
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{server.port}", "log_level": 0})
     producer.produce("plain", b"value", callback=lambda error, _: failed.append(error))
@@ -285,7 +283,7 @@ def test_a_producer_is_refused_for_good(server: Server) -> None:
     assert [error.name() for error in failed] == ["TOPIC_AUTHORIZATION_FAILED"]
 
 
-def test_a_log_directory_on_an_object_store_is_served(s3_options: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_log_directory_on_an_object_store_is_served(s3_options, tmp_path):
     far = LogDir.create(f"s3a://{BUCKET}/{tmp_path.name}/log", s3_options)
     far.create_topic("far", partitions=2)
     for number in range(3):
@@ -302,7 +300,7 @@ def test_a_log_directory_on_an_object_store_is_served(s3_options: Mapping[str, s
     assert far.group("billing").positions().offsets == {"far": {0: 40}}
 
 
-def test_the_command_ends_in_order_and_leaves_its_figures(log: LogDir, tmp_path: Path) -> None:
+def test_the_command_ends_in_order_and_leaves_its_figures(log, tmp_path):
     metrics = tmp_path / "serve.prom"
     command = [sys.executable, "-m", "spark_segments", "serve", str(log.uri), "--port", "0", "--metrics", str(metrics)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -318,7 +316,7 @@ def test_the_command_ends_in_order_and_leaves_its_figures(log: LogDir, tmp_path:
     assert "segments_serve_answered_requests{" in metrics.read_text()
 
 
-def test_an_append_ends_a_fetch_that_waits(tmp_path: Path) -> None:
+def test_an_append_ends_a_fetch_that_waits(tmp_path):
     log = LogDir.create(str(tmp_path))
     log.create_topic("live", partitions=1)
     log.topic("live").append([{"value": "before"}])
@@ -335,7 +333,7 @@ def test_an_append_ends_a_fetch_that_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_chunks_of_many_appends_are_read_in_order(tmp_path: Path) -> None:
+def test_chunks_of_many_appends_are_read_in_order(tmp_path):
     log = LogDir.create(str(tmp_path))
     log.create_topic("small", partitions=2)
     for number in range(30):
@@ -350,7 +348,7 @@ def test_chunks_of_many_appends_are_read_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_what_retention_took_is_out_of_range(tmp_path: Path) -> None:
+def test_what_retention_took_is_out_of_range(tmp_path):
     log = LogDir.create(str(tmp_path))
     log.create_topic("old")
     log.topic("old").append([{"value": str(number)} for number in range(100)])
@@ -366,7 +364,7 @@ def test_what_retention_took_is_out_of_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_a_topic_is_served_as_it_was(tmp_path: Path) -> None:
+def test_a_topic_is_served_as_it_was(tmp_path):
     log = LogDir.create(str(tmp_path))
     log.create_topic("past")
     log.topic("past").append([{"value": "first"}])
@@ -387,9 +385,7 @@ def test_a_topic_is_served_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("versions", [{"nothing": 1}, {"past": 99}, {"past": 1, "nothing": 1}])
-def test_a_server_does_not_begin_with_a_topic_or_a_version_that_is_not_there(
-    tmp_path: Path, versions: dict[str, int]
-) -> None:
+def test_a_server_does_not_begin_with_a_topic_or_a_version_that_is_not_there(tmp_path, versions):
     log = LogDir.create(str(tmp_path))
     log.create_topic("past")
     log.topic("past").append([{"value": "first"}])
@@ -399,7 +395,7 @@ def test_a_server_does_not_begin_with_a_topic_or_a_version_that_is_not_there(
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_client_proves_who_it_is(log: LogDir, mechanism: str) -> None:
+def test_a_client_proves_who_it_is(log, mechanism):
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": "anna"}
     with serving(log, users=Users({"anna": "tea, with=milk"})) as server:
         found = records(server, "plain", 0, **login, **{"sasl.password": "tea, with=milk"})
@@ -414,7 +410,7 @@ def test_a_client_proves_who_it_is(log: LogDir, mechanism: str) -> None:
             plain.list_topics(timeout=2)
 
 
-def test_a_client_reads_over_tls(tmp_path: Path) -> None:
+def test_a_client_reads_over_tls(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("large", config={"compression.type": "uncompressed"})
     log.topic("large").append([{"value": f"{number}" + "x" * 50_000} for number in range(100)])
@@ -427,7 +423,7 @@ def test_a_client_reads_over_tls(tmp_path: Path) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_clients_that_send_nothing_or_take_nothing_are_ended(log: LogDir, tmp_path: Path, is_encrypted: bool) -> None:
+def test_clients_that_send_nothing_or_take_nothing_are_ended(log, tmp_path, is_encrypted):
     certificate, tls = self_signed(tmp_path)
     client = ssl.create_default_context(cafile=str(certificate))
     asked = request(1, 4, {"topic": "plain", "partition_max_bytes": 1 << 20, "max_bytes": 1 << 20, "replica_id": -1})
@@ -450,7 +446,7 @@ def test_clients_that_send_nothing_or_take_nothing_are_ended(log: LogDir, tmp_pa
                 connection.sendall(asked * 20)
 
 
-def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:
+def test_other_machines_ask_for_tls_and_users(log):
     with pytest.raises(InvalidOptionError, match="--insecure"):
         Server(Views(log), host="0.0.0.0")
 
@@ -470,7 +466,7 @@ def test_other_machines_ask_for_tls_and_users(log: LogDir) -> None:
         request(2, 1, {})[:-22] + b"\x7f\xff\xff\xff" + bytes(18),  # and are more than fit into memory
     ],
 )
-def test_a_request_that_makes_no_sense_ends_its_connection_alone(server: Server, sent: bytes) -> None:
+def test_a_request_that_makes_no_sense_ends_its_connection_alone(server, sent):
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(sent)
         with contextlib.suppress(ConnectionResetError):  # bytes that nobody read
@@ -478,7 +474,7 @@ def test_a_request_that_makes_no_sense_ends_its_connection_alone(server: Server,
     assert records(server, "plain", 0, begin=4990)
 
 
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server: Server) -> None:
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(struct.pack(">ihhi", 8, 18, 99, 7))
         size, correlation_id, error = struct.unpack(">iih", connection.recv(10, socket.MSG_WAITALL))
@@ -487,7 +483,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(server: Ser
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_cluster_is_described_in_each_version(server: Server, version: int) -> None:
+def test_the_cluster_is_described_in_each_version(server, version):
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(request(60, version, {"endpoint_type": 1}, correlation_id=9))
         size, correlation_id = struct.unpack(">ii", connection.recv(8, socket.MSG_WAITALL))
@@ -495,7 +491,7 @@ def test_the_cluster_is_described_in_each_version(server: Server, version: int) 
         assert b"127.0.0.1" in connection.recv(size - 4, socket.MSG_WAITALL)
 
 
-def test_connections_are_bounded_and_no_address_has_more_than_half(log: LogDir) -> None:
+def test_connections_are_bounded_and_no_address_has_more_than_half(log):
     with serving(log, limits=Limits(connections=4)) as server, contextlib.ExitStack() as stack:
 
         def answers(address: str) -> bool:

@@ -48,7 +48,7 @@ def log(tmp_path: Path) -> LogDir:
     return made
 
 
-def test_a_member_by_the_new_protocol_is_told_that_the_server_has_another(log: LogDir) -> None:
+def test_a_member_by_the_new_protocol_is_told_that_the_server_has_another(log):
     with serving(log) as server:
         config = {"bootstrap.servers": f"127.0.0.1:{server.port}", "group.id": "new", "group.protocol": "consumer"}
         reader = Consumer({**config, "log_level": 0})
@@ -94,7 +94,7 @@ def take(readers: list[Consumer], count: int) -> list[tuple[int, int, str]]:
     return found
 
 
-def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> None:
+def test_members_share_the_partitions_and_read_each_record_once(log):
     log.group("billing").reset({"orders": dict.fromkeys(range(PARTITIONS), 100)})
     with serving(log, groups="all") as server:
         readers = [member(server, "billing", **{"client.id": f"reader-{number}"}) for number in range(3)]
@@ -121,7 +121,7 @@ def test_members_share_the_partitions_and_read_each_record_once(log: LogDir) -> 
 
 
 @pytest.mark.proof
-def test_a_member_that_leaves_gives_its_partitions_to_the_others(log: LogDir) -> None:
+def test_a_member_that_leaves_gives_its_partitions_to_the_others(log):
     with serving(log) as server:
         readers = [member(server, "billing") for _ in range(2)]
         try:
@@ -138,7 +138,7 @@ def test_a_member_that_leaves_gives_its_partitions_to_the_others(log: LogDir) ->
 
 
 @pytest.mark.proof
-def test_a_group_goes_on_where_it_was_when_another_server_takes_over(log: LogDir) -> None:
+def test_a_group_goes_on_where_it_was_when_another_server_takes_over(log):
     with serving(log) as server:
         reader = member(server, "billing")
         try:
@@ -156,7 +156,7 @@ def test_a_group_goes_on_where_it_was_when_another_server_takes_over(log: LogDir
 
 
 @pytest.mark.proof
-def test_a_second_server_has_the_groups_once_the_first_ends(log: LogDir) -> None:
+def test_a_second_server_has_the_groups_once_the_first_ends(log):
     with serving(log) as second:
         with serving(log) as first:
             reader = member(first, "billing")
@@ -177,7 +177,7 @@ def test_a_second_server_has_the_groups_once_the_first_ends(log: LogDir) -> None
 
 
 @pytest.mark.proof
-def test_a_static_member_comes_back_without_a_rebalance(log: LogDir) -> None:
+def test_a_static_member_comes_back_without_a_rebalance(log):
     rebalances: list[int] = []
     with serving(log) as server:
         readers = [member(server, "billing", **{"group.instance.id": f"instance-{number}"}) for number in range(2)]
@@ -213,7 +213,7 @@ class Gone:
         """Nobody waits for it."""
 
 
-def test_a_member_that_went_while_it_joined_is_not_waited_for() -> None:
+def test_a_member_that_went_while_it_joined_is_not_waited_for():
     joined = Coordinator(None).join(
         "billing",
         "",
@@ -230,7 +230,7 @@ def test_a_member_that_went_while_it_joined_is_not_waited_for() -> None:
         joined()
 
 
-def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log: LogDir) -> None:
+def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log):
     with serving(log) as server:
         reader = consumer(server, **{"group.id": "by hand / ünïcode"})
         try:
@@ -248,7 +248,7 @@ def test_a_position_has_the_metadata_and_the_epoch_that_a_client_gave(log: LogDi
     assert kept.topic_id == log.topic("orders").snapshot.topic_id
 
 
-def test_a_position_in_a_topic_that_was_made_again_is_none(log: LogDir) -> None:
+def test_a_position_in_a_topic_that_was_made_again_is_none(log):
     log.group("billing").reset({"orders": {0: 50}})
     log.delete_topic("orders")
     log.create_topic("orders", partitions=PARTITIONS)
@@ -285,7 +285,7 @@ def position(log: LogDir, group: str) -> int | None:
 
 
 @pytest.mark.parametrize("policy", ["own", "read-only"])
-def test_a_group_that_other_readers_made_is_shown_and_not_moved(log: LogDir, policy: str) -> None:
+def test_a_group_that_other_readers_made_is_shown_and_not_moved(log, policy):
     log.group("audit").reset({"orders": {0: 3}})
     with serving(log, groups=policy) as server:
         reader = member(server, "audit")
@@ -300,7 +300,7 @@ def test_a_group_that_other_readers_made_is_shown_and_not_moved(log: LogDir, pol
     assert position(log, "audit") == 3
 
 
-def test_all_groups_are_moved_where_the_server_says_so(log: LogDir) -> None:
+def test_all_groups_are_moved_where_the_server_says_so(log):
     log.group("audit").reset({"orders": {0: 3}})
     with serving(log, groups="all") as server:
         assert takes_the_groups(server)
@@ -311,7 +311,7 @@ def test_all_groups_are_moved_where_the_server_says_so(log: LogDir) -> None:
     assert position(log, "audit") == 9
 
 
-def test_a_server_that_only_reads_groups_writes_nothing(log: LogDir) -> None:
+def test_a_server_that_only_reads_groups_writes_nothing(log):
     with serving(log, groups="read-only") as server:
         assert takes_the_groups(server)
         assert commit(server, "new", 9) == "group_authorization_failed"
@@ -319,7 +319,7 @@ def test_a_server_that_only_reads_groups_writes_nothing(log: LogDir) -> None:
     assert not log.storage.directories("_serve")
 
 
-def test_a_group_of_a_servers_clients_stays_theirs_when_it_is_reset(log: LogDir) -> None:
+def test_a_group_of_a_servers_clients_stays_theirs_when_it_is_reset(log):
     with serving(log) as server:
         assert takes_the_groups(server)
         assert commit(server, "billing", 9) == "none"
@@ -330,7 +330,7 @@ def test_a_group_of_a_servers_clients_stays_theirs_when_it_is_reset(log: LogDir)
         assert commit(server, "billing", 10) == "group_authorization_failed"
 
 
-def test_a_position_beyond_the_log_end_is_refused(log: LogDir) -> None:
+def test_a_position_beyond_the_log_end_is_refused(log):
     with serving(log, interval_seconds=3600) as server:
         assert takes_the_groups(server)
         assert commit(server, "billing", 100) == "none"
@@ -341,7 +341,7 @@ def test_a_position_beyond_the_log_end_is_refused(log: LogDir) -> None:
     assert position(log, "billing") == 101
 
 
-def test_an_epoch_that_the_log_never_had_is_not_taken(log: LogDir) -> None:
+def test_an_epoch_that_the_log_never_had_is_not_taken(log):
     with serving(log) as server:
         assert takes_the_groups(server)
         assert commit(server, "billing", 9, committed_leader_epoch=7) == "none"
@@ -366,7 +366,7 @@ class StoppedFiles(MemoryFiles):
 
 @pytest.mark.rule("G7")
 @pytest.mark.parametrize("later", [4000, None])
-def test_a_server_that_slept_while_it_committed_moves_no_group_back(later: int | None) -> None:
+def test_a_server_that_slept_while_it_committed_moves_no_group_back(later):
     stopped, delta_log = StoppedFiles({}), partial(DeltaLog, open_table=replayed)
     log = created("/log", MemoryFiles(stopped.files), open_delta_log=delta_log)
     log.create_topic("orders")
@@ -394,7 +394,7 @@ def test_a_server_that_slept_while_it_committed_moves_no_group_back(later: int |
     assert position(log, "billing") == 4001
 
 
-def test_groups_go_on_where_the_files_of_the_lease_were_lost(log: LogDir) -> None:
+def test_groups_go_on_where_the_files_of_the_lease_were_lost(log):
     with serving(log) as server:
         for _ in range(3):
             assert server.coordinator.take()
@@ -416,7 +416,7 @@ def raised_lease(log: LogDir, group: str, lease: int) -> bytes:
     )
 
 
-def test_strangers_make_so_many_groups_and_others_as_many(log: LogDir) -> None:
+def test_strangers_make_so_many_groups_and_others_as_many(log):
     with serving(log, limits=Limits(groups=8)) as server:
         assert takes_the_groups(server)
         made = [commit(server, f"group-{number}", 1) for number in range(6)]
@@ -426,7 +426,7 @@ def test_strangers_make_so_many_groups_and_others_as_many(log: LogDir) -> None:
     assert len(log.groups()) == 5
 
 
-def test_positions_of_strangers_take_so_many_bytes(log: LogDir) -> None:
+def test_positions_of_strangers_take_so_many_bytes(log):
     with serving(log, limits=Limits(group_files_bytes=1 << 20)) as server:
         assert takes_the_groups(server)
         made = [commit(server, f"group-{number}", 1, committed_metadata="x" * 4096) for number in range(5)]
@@ -443,7 +443,7 @@ def a_look_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("a_look_a_minute")
-def test_groups_that_nobody_uses_go_and_others_stay(log: LogDir) -> None:
+def test_groups_that_nobody_uses_go_and_others_stay(log):
     log.group("audit").reset({"orders": {0: 3}})
     with serving(log, limits=Limits(offsets_retention_minutes=0.0)) as server:
         reader = member(server, "in use")
@@ -460,7 +460,7 @@ def test_groups_that_nobody_uses_go_and_others_stay(log: LogDir) -> None:
 
 
 @pytest.mark.usefixtures("a_look_a_minute")
-def test_a_group_that_is_used_again_while_it_goes_stays() -> None:
+def test_a_group_that_is_used_again_while_it_goes_stays():
     stopped, delta_log = StoppedFiles({}), partial(DeltaLog, open_table=replayed)
     log = created("/log", MemoryFiles(stopped.files), open_delta_log=delta_log)
     log.create_topic("orders")
@@ -478,7 +478,7 @@ def test_a_group_that_is_used_again_while_it_goes_stays() -> None:
     assert position(log, "billing") == 10
 
 
-def test_groups_are_listed_with_and_without_members(log: LogDir) -> None:
+def test_groups_are_listed_with_and_without_members(log):
     log.group("idle").reset({"orders": {0: 50}})
     with serving(log) as server:
         reader = member(server, "busy")
@@ -491,7 +491,7 @@ def test_groups_are_listed_with_and_without_members(log: LogDir) -> None:
             reader.close()
 
 
-def test_kafka_python_subscribes(log: LogDir) -> None:
+def test_kafka_python_subscribes(log):
     with serving(log) as server:
         reader = kafka.KafkaConsumer(
             "orders",
@@ -515,7 +515,7 @@ def test_kafka_python_subscribes(log: LogDir) -> None:
     assert log.group("python").positions().offsets == {"orders": dict.fromkeys(range(PARTITIONS), 100)}
 
 
-def test_aiokafka_subscribes(log: LogDir) -> None:
+def test_aiokafka_subscribes(log):
     async def read(port: int) -> list[int]:
         reader = aiokafka.AIOKafkaConsumer(
             "orders",
@@ -542,10 +542,10 @@ def test_aiokafka_subscribes(log: LogDir) -> None:
 
 
 @pytest.mark.proof
-def test_members_and_servers_that_are_killed_pass_over_nothing(tmp_path: Path) -> None:
+def test_members_and_servers_that_are_killed_pass_over_nothing(tmp_path):
     assert "none passed over" in served_kills.groups(tmp_path, 3, 2, random.Random(1))
 
 
 @pytest.mark.proof
-def test_a_chain_of_servers_and_captures_that_are_killed_ends_with_the_same_batches(tmp_path: Path) -> None:
+def test_a_chain_of_servers_and_captures_that_are_killed_ends_with_the_same_batches(tmp_path):
     assert "in all three" in served_kills.chain(tmp_path, 4, random.Random(1))

@@ -9,7 +9,6 @@ import ssl
 import struct
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +57,7 @@ def records_of(found: Any) -> int:
     return len(partition.records or b"")
 
 
-def test_fetches_that_wait_keep_nobody_from_reading(log: LogDir) -> None:
+def test_fetches_that_wait_keep_nobody_from_reading(log):
     with serving(log, limits=Limits(workers=2)) as server, contextlib.ExitStack() as stack:
         for _ in range(100):
             idle = stack.enter_context(connected(server))
@@ -68,9 +67,7 @@ def test_fetches_that_wait_keep_nobody_from_reading(log: LogDir) -> None:
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_clients_that_do_not_take_their_answers_keep_nobody_from_reading(
-    log: LogDir, tmp_path: Path, is_encrypted: bool
-) -> None:
+def test_clients_that_do_not_take_their_answers_keep_nobody_from_reading(log, tmp_path, is_encrypted):
     certificate, tls = self_signed(tmp_path)
     client = ssl.create_default_context(cafile=str(certificate)) if is_encrypted else None
     limits = Limits(workers=2, memory_bytes=16 * MIB, response_bytes=8 * MIB)
@@ -85,7 +82,7 @@ def test_clients_that_do_not_take_their_answers_keep_nobody_from_reading(
         assert server.state["held_bytes"] <= 16 * MIB
 
 
-def test_a_client_that_takes_nothing_for_long_is_ended(log: LogDir) -> None:
+def test_a_client_that_takes_nothing_for_long_is_ended(log):
     with serving(log, limits=Limits(request_seconds=0.1, slow_bytes=1 << 40)) as server, connected(server) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with contextlib.suppress(ConnectionError):
@@ -94,14 +91,14 @@ def test_a_client_that_takes_nothing_for_long_is_ended(log: LogDir) -> None:
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_silent_connections_are_ended(log: LogDir, tmp_path: Path, is_encrypted: bool) -> None:
+def test_silent_connections_are_ended(log, tmp_path, is_encrypted):
     _, tls = self_signed(tmp_path)
     limits = Limits(login_seconds=0.1)
     with serving(log, tls=tls if is_encrypted else None, limits=limits) as server, connected(server) as silent:
         assert is_ended(silent)
 
 
-def test_who_does_not_log_in_is_ended_however_much_it_says(log: LogDir) -> None:
+def test_who_does_not_log_in_is_ended_however_much_it_says(log):
     users, limits = Users({"anna": "tea"}), Limits(login_seconds=0.5)
     with (
         serving(log, users=users, limits=limits) as server,
@@ -113,20 +110,20 @@ def test_who_does_not_log_in_is_ended_however_much_it_says(log: LogDir) -> None:
             answer_of(talker, API_VERSIONS, 0)
 
 
-def test_the_time_for_a_login_is_over_for_who_talks_too(log: LogDir) -> None:
+def test_the_time_for_a_login_is_over_for_who_talks_too(log):
     limits = Limits(login_seconds=0)
     with serving(log, users=Users({"anna": "tea"}), limits=limits) as server, connected(server) as talker:
         talker.sendall(request(API_VERSIONS, 0, {}))
         assert is_ended(talker)
 
 
-def test_a_request_before_the_login_is_small(log: LogDir) -> None:
+def test_a_request_before_the_login_is_small(log):
     with serving(log, users=Users({"anna": "tea"})) as server, connected(server) as stranger:
         stranger.sendall(struct.pack(">i", 65_537))
         assert is_ended(stranger)
 
 
-def test_memory_follows_the_bytes_that_came(log: LogDir) -> None:
+def test_memory_follows_the_bytes_that_came(log):
     with serving(log) as server, contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(connected(server)).sendall(struct.pack(">i", 4 * MIB) + b"12345")
@@ -134,7 +131,7 @@ def test_memory_follows_the_bytes_that_came(log: LogDir) -> None:
         assert server.state["held_bytes"] == 0
 
 
-def test_requests_under_way_have_a_bound_together(log: LogDir) -> None:
+def test_requests_under_way_have_a_bound_together(log):
     with serving(log, limits=Limits(memory_bytes=8 * MIB)) as server, contextlib.ExitStack() as stack:
         for _ in range(8):
             large = stack.enter_context(connected(server))
@@ -144,9 +141,7 @@ def test_requests_under_way_have_a_bound_together(log: LogDir) -> None:
         assert answered(server.port, METADATA, 0, {"topics": "plain", "name": "plain"}).topics[0].name == "plain"
 
 
-def test_an_answer_for_which_the_process_gets_no_memory_ends_its_connection_alone(
-    log: LogDir, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_for_which_the_process_gets_no_memory_ends_its_connection_alone(log, caplog):
     left = [True]
 
     def read(path: str, go: Go) -> Any:
@@ -166,7 +161,7 @@ NAMES = ("topic", "name", "resource_name", "topics", "groups", "group_id", "key"
 
 
 @pytest.mark.parametrize("key, version", [(key, versions.stop - 1) for key, versions in VERSIONS.items()])
-def test_what_a_request_repeats_is_answered_once(log: LogDir, key: int, version: int) -> None:
+def test_what_a_request_repeats_is_answered_once(log, key, version):
     values = {
         **fetch_of("plain", 0, MIB),
         **dict.fromkeys(NAMES, "plain"),
@@ -191,13 +186,13 @@ def _size(message: Any) -> int:
     return 1 + sum(_size(getattr(message, name)) for name in message.__dataclass_fields__)
 
 
-def test_a_request_of_more_entries_than_are_taken_ends_its_connection(log: LogDir) -> None:
+def test_a_request_of_more_entries_than_are_taken_ends_its_connection(log):
     with serving(log, limits=Limits(request_entries=100)) as server, connected(server) as stranger:
         stranger.sendall(request(METADATA, 1, {"topics": "plain", "name": "plain"}, times=101))
         assert is_ended(stranger)
 
 
-def test_names_of_no_topics_are_not_remembered(log: LogDir) -> None:
+def test_names_of_no_topics_are_not_remembered(log):
     with serving(log) as server:
         for number in range(10):
             [topic] = answered(server.port, METADATA, 1, {"topics": f"no-{number}", "name": f"no-{number}"}).topics
@@ -214,7 +209,7 @@ def join(server: Server, group: str, size: int, address: str = "127.0.0.1") -> s
 
 
 @pytest.mark.proof
-def test_members_of_one_address_have_a_share_of_the_memory_for_members() -> None:
+def test_members_of_one_address_have_a_share_of_the_memory_for_members():
     log = memory_log("/log")
     with serving(log, limits=Limits(kept_bytes=4 * MIB)) as server:
         assert server.coordinator.take()
@@ -224,7 +219,7 @@ def test_members_of_one_address_have_a_share_of_the_memory_for_members() -> None
         assert server.state["kept_bytes"] < 4 * MIB
 
 
-def test_what_groups_had_is_given_back_with_them() -> None:
+def test_what_groups_had_is_given_back_with_them():
     log = memory_log("/log")
     with serving(log) as server:
         assert server.coordinator.take()
@@ -246,14 +241,14 @@ def first_step(server: Server, user: str) -> bytes:
         return bytes(found).split(b",")[1]
 
 
-def test_nobody_learns_from_salts_who_is_a_user(log: LogDir) -> None:
+def test_nobody_learns_from_salts_who_is_a_user(log):
     with serving(log, users=Users({"anna": "tea"})) as server:
         salts = {user: {first_step(server, user) for _ in range(2)} for user in ("anna", "berta", "carla")}
     assert [len(each) for each in salts.values()] == [1, 1, 1]
     assert len(set.union(*salts.values())) == 3
 
 
-def test_failed_logins_are_counted_logged_and_slow(log: LogDir, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_logins_are_counted_logged_and_slow(log, caplog):
     with (
         serving(log, users=Users({"anna": "tea"}), limits=Limits(failed_login_seconds=0.2)) as server,
         connected(server) as connection,
@@ -273,7 +268,7 @@ def test_failed_logins_are_counted_logged_and_slow(log: LogDir, caplog: pytest.L
     assert "coffee" not in caplog.text
 
 
-def test_a_producer_waits_for_its_refusal(log: LogDir) -> None:
+def test_a_producer_waits_for_its_refusal(log):
     """Kafka's Java producer asks again at once, and for ever: tens of thousands of requests in some seconds."""
     with (
         serving(log, limits=Limits(refused_producer_seconds=0.2)) as server,
@@ -304,9 +299,7 @@ class _TwiceItsNonce(ScramClient):  # type: ignore[misc]
 @pytest.mark.parametrize("password", ["tea", "coffee"])
 @pytest.mark.parametrize("scram_client", [ScramClient, _TwiceItsNonce])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_clients_of_old_log_in_by_bytes_without_a_header(
-    log: LogDir, mechanism: str, scram_client: type[ScramClient], password: str
-) -> None:
+def test_clients_of_old_log_in_by_bytes_without_a_header(log, mechanism, scram_client, password):
     limits = Limits(failed_login_seconds=0)
     with serving(log, users=Users({"anna": "tea"}), limits=limits) as server, connected(server) as connection:
         connection.sendall(request(SASL_HANDSHAKE, 0, {"mechanism": mechanism}))
@@ -335,7 +328,7 @@ def test_clients_of_old_log_in_by_bytes_without_a_header(
         assert [topic.name for topic in answer_of(connection, METADATA, 1).topics] == ["plain"]
 
 
-def test_who_takes_all_it_can_leaves_as_much() -> None:
+def test_who_takes_all_it_can_leaves_as_much():
     budget = Budget(100)
     assert budget.take("a", 50)
     assert not budget.take("a", 1)

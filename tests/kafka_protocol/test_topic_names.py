@@ -65,7 +65,7 @@ APIS: dict[str, tuple[int, int, str, ErrorCode]] = {
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_server_has_no_topic_by_another_path(orders: LogDir, api: str) -> None:
+def test_a_server_has_no_topic_by_another_path(orders, api):
     key, version, where, code = APIS[api]
     with serving(orders) as server:
         answer(server.port, 10, 2, key="audit")  # FindCoordinator: from now on this server has the groups
@@ -94,7 +94,7 @@ class Renamed(PlayedViews):
         return super().topic(self.renamed[name]) if name in self.renamed else None
 
 
-def test_a_capture_takes_no_topic_whose_name_is_none_here(orders: LogDir, tmp_path: Any) -> None:
+def test_a_capture_takes_no_topic_whose_name_is_none_here(orders, tmp_path):
     source = LogDir.create(str(tmp_path / "source"))
     for topic in ("good", "one", "two", "three", "four"):
         source.create_topic(topic)
@@ -110,7 +110,7 @@ def test_a_capture_takes_no_topic_whose_name_is_none_here(orders: LogDir, tmp_pa
     assert {name: values(orders, name) for name in orders.topics()} == {"good": [b"good"], "orders": [b"a", b"b"]}
 
 
-def test_a_topic_that_a_capture_names_and_the_cluster_lacks_is_an_error(orders: LogDir, tmp_path: Any) -> None:
+def test_a_topic_that_a_capture_names_and_the_cluster_lacks_is_an_error(orders, tmp_path):
     log = LogDir.create(str(tmp_path / "captured"))
     with playing(Renamed(orders, {"orders": "orders"})) as address:
         report = capture(log, address, ["orders", "payments"])
@@ -123,7 +123,7 @@ def test_a_topic_that_a_capture_names_and_the_cluster_lacks_is_an_error(orders: 
 
 
 @pytest.mark.parametrize("name", ALIASES)
-def test_a_replay_takes_and_gives_names_of_topics_alone(orders: LogDir, broker: str, name: str) -> None:
+def test_a_replay_takes_and_gives_names_of_topics_alone(orders, broker, name):
     with pytest.raises(InvalidTopicError):
         replay(orders, broker, [name])
     with pytest.raises(InvalidTopicError):
