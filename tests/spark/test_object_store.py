@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
-from pyspark.sql import SparkSession
 
 from spark_segments import LogDir
 from spark_segments.maintenance import roll, verify
@@ -18,9 +14,7 @@ from verification.world.stores.s3_server import BUCKET
 from verification.world.stores.store_proxy import LOSE_REPLY, REFUSE, store_proxy
 
 
-def test_a_topic_on_s3_is_written_rolled_and_read(
-    spark: SparkSession, s3_options: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_a_topic_on_s3_is_written_rolled_and_read(spark, s3_options, tmp_path):
     uri = f"s3a://{BUCKET}/{tmp_path.name}/log"
     log = LogDir.create(uri, s3_options)
     log.create_topic("orders", 3, {"segment.ms": "1000"})
@@ -36,9 +30,7 @@ def test_a_topic_on_s3_is_written_rolled_and_read(
 
 
 @pytest.mark.proof
-def test_a_stream_between_topics_on_s3_survives_failures_and_shows_no_credentials(
-    spark: SparkSession, s3_options: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stream_between_topics_on_s3_survives_failures_and_shows_no_credentials(spark, s3_options, tmp_path, capsys):
     uri = f"s3a://{BUCKET}/{tmp_path.name}/log"
     with store_proxy({**s3_options, **PLANTED}) as proxy:
         log = LogDir.create(uri, proxy.options)

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -46,7 +45,7 @@ def test_the_range_is_that_of_the_extra_and_each_minor_version_is_run():
     # Groups of their own: one of them need not wait for the other, nor for this PySpark's tests.
     [pytest.param(one, marks=pytest.mark.xdist_group(f"pyspark-{one}")) for one in (VERSIONS[0], VERSIONS[-1])],
 )
-def test_the_oldest_and_the_newest_write_read_stream_and_maintain(version, tmp_path: Path):
+def test_the_oldest_and_the_newest_write_read_stream_and_maintain(version, tmp_path):
     """Where pip cannot install it, this fails with what pip says."""
     command = [sys.executable, "-m", "verification.spark.versions", "--version", version, "--short"]
     variables = os.environ | {"TMPDIR": str(tmp_path), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
@@ -55,7 +54,7 @@ def test_the_oldest_and_the_newest_write_read_stream_and_maintain(version, tmp_p
     assert f"{len(SHORT)} passed" in done.stdout, done.stdout[-5000:]
 
 
-def test_an_older_pyspark_is_one_error_of_the_import_and_of_doctor(tmp_path: Path):
+def test_an_older_pyspark_is_one_error_of_the_import_and_of_doctor(tmp_path):
     """As one that lies first on the path: 3.5 has no data sources in Python."""
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.9'")

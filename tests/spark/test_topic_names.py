@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidTopicError
@@ -49,7 +47,7 @@ def check_a_week_later(log: LogDir) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"txnAppId": "job", "txnVersion": 1}])
-def test_a_column_topic_with_another_path_ends_the_write(filled: LogDir, options: dict[str, Any]) -> None:
+def test_a_column_topic_with_another_path_ends_the_write(filled, options):
     rows = pa.table({"topic": ["t", *NAMES] * 3, "value": [b"new"] * 12})
     with pytest.raises(InvalidTopicError, match="Invalid topic name"):
         save(filled.uri, options, [rows])
@@ -57,7 +55,7 @@ def test_a_column_topic_with_another_path_ends_the_write(filled: LogDir, options
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_an_option_with_another_path_is_an_error(filled: LogDir, name: str) -> None:
+def test_an_option_with_another_path_is_an_error(filled, name):
     reads: list[Callable[[], Any]] = [
         lambda: load(filled.uri, {"subscribe": name}),
         lambda: load(filled.uri, {"subscribe": f"t,{name}"}),
@@ -70,9 +68,7 @@ def test_an_option_with_another_path_is_an_error(filled: LogDir, name: str) -> N
     check_a_week_later(filled)
 
 
-def test_a_stream_of_rows_for_one_topic_by_several_paths_ends(
-    spark: SparkSession, filled: LogDir, tmp_path: Path
-) -> None:
+def test_a_stream_of_rows_for_one_topic_by_several_paths_ends(spark, filled, tmp_path):
     source = tmp_path / "rows"
     rows = [(name, f"{name} {number}") for name in ("t", *NAMES) for number in range(3)]
     spark.createDataFrame(rows, "topic string, value string").write.parquet(str(source))

@@ -63,9 +63,7 @@ def plain(frame: DataFrame) -> list[dict[str, Any]]:
     )
 
 
-def test_a_frame_comes_back_typed(
-    spark: SparkSession, log: LogDir, formats: dict[str, str], written: DataFrame
-) -> None:
+def test_a_frame_comes_back_typed(spark, log, formats, written):
     frame = read(spark, log, formats)
     assert frame.schema["key"].dataType.simpleString() == "bigint"
     assert frame.schema["value"].dataType == written.schema["value"].dataType
@@ -73,14 +71,12 @@ def test_a_frame_comes_back_typed(
     assert sorted(row.key for row in frame.select("key").collect()) == [1, 2]
 
 
-def test_without_spark_the_same_columns_are_read(log: LogDir, formats: dict[str, str], written: DataFrame) -> None:
+def test_without_spark_the_same_columns_are_read(log, formats, written):
     table = pa.Table.from_batches(log.topic("orders").scan(formats=formats).batches()).sort_by("key")
     assert [{**row, "m": row["m"] and dict(row["m"])} for row in table["value"].to_pylist()] == ROWS
 
 
-def test_a_schema_of_ones_own_is_a_projection_of_the_typed_columns(
-    spark: SparkSession, log: LogDir, formats: dict[str, str], written: DataFrame
-) -> None:
+def test_a_schema_of_ones_own_is_a_projection_of_the_typed_columns(spark, log, formats, written):
     reader = spark.read.format("segments").options(**formats).option("subscribe", "orders")
     kind = written.schema["value"].dataType.simpleString()
     frame = reader.schema(f"offset bigint, value {kind}").load(log.uri)
@@ -88,22 +84,20 @@ def test_a_schema_of_ones_own_is_a_projection_of_the_typed_columns(
     assert plain(frame) == [{"value": row} for row in ROWS]
 
 
-def test_an_error_of_a_task_says_where_the_value_is(spark: SparkSession, log: LogDir, written: DataFrame) -> None:
+def test_an_error_of_a_task_says_where_the_value_is(spark, log, written):
     frame = read(spark, log, {"value.format": "json", "value.schema": "id bigint"})
     with pytest.raises(PySparkException, match=r"topic orders, partition \d, offset 0: expected json, found Confluent"):
         frame.collect()
 
 
-def test_what_cannot_be_read_is_null_with_its_bytes_beside_it(spark: SparkSession, log: LogDir) -> None:
+def test_what_cannot_be_read_is_null_with_its_bytes_beside_it(spark, log):
     log.topic("orders").append(pa.table({"value": [b'{"id": 1}', b"no"], "partition": pa.array([0, 0], pa.int32())}))
     given = {"value.format": "json", "value.schema": "id int", "value.errors": "null", "value.raw.column": "raw"}
     rows = read(spark, log, given).select("offset", "value.id", "raw").orderBy("offset").collect()
     assert [tuple(row) for row in rows] == [(0, 1, None), (1, None, bytearray(b"no"))]
 
 
-def test_topics_of_one_type_are_read_together(
-    spark: SparkSession, log: LogDir, formats: dict[str, str], written: DataFrame
-) -> None:
+def test_topics_of_one_type_are_read_together(spark, log, formats, written):
     log.create_topic("more")
     options = {**formats, "topic": "more"}
     written.write.format("segments").mode("append").options(**options).save(log.uri)
@@ -114,16 +108,14 @@ def test_topics_of_one_type_are_read_together(
         read(spark, log, formats, "orders,longs")
 
 
-def test_a_time_of_day_is_microseconds_in_spark(spark: SparkSession, log: LogDir, formats: dict[str, str]) -> None:
+def test_a_time_of_day_is_microseconds_in_spark(spark, log, formats):
     times = pa.table({"value": pa.array([{"id": 1, "t": datetime.time(0, 0, 1)}])})
     log.topic("orders").append(times, formats=formats)
     assert read(spark, log, formats).select("value.t").collect()[0].t == 1_000_000
 
 
 @pytest.mark.proof
-def test_a_timestamp_is_the_same_moment_in_every_time_zone(
-    spark: SparkSession, log: LogDir, formats: dict[str, str]
-) -> None:
+def test_a_timestamp_is_the_same_moment_in_every_time_zone(spark, log, formats):
     moment_us = 1_767_225_600_123_456
     frame = spark.range(1).select(F.struct(F.timestamp_micros(F.lit(moment_us)).alias("at")).alias("value"))
     for name in ("avro", "json", "csv"):
@@ -142,9 +134,7 @@ def test_a_timestamp_is_the_same_moment_in_every_time_zone(
 
 
 @pytest.mark.proof
-def test_a_stream_and_the_latest_view_have_the_same_columns(
-    spark: SparkSession, log: LogDir, formats: dict[str, str], written: DataFrame, tmp_path: Path
-) -> None:
+def test_a_stream_and_the_latest_view_have_the_same_columns(spark, log, formats, written, tmp_path):
     log.create_topic("copy", partitions=2)
     source = spark.readStream.format("segments").options(**formats, subscribe="orders", startingOffsets="earliest")
     frame = source.load(log.uri)
@@ -159,14 +149,12 @@ def test_a_stream_and_the_latest_view_have_the_same_columns(
     assert plain(latest) == [{"value": row} for row in ROWS]
 
 
-def test_an_option_that_is_misspelt_is_named(spark: SparkSession, log: LogDir) -> None:
+def test_an_option_that_is_misspelt_is_named(spark, log):
     with pytest.raises(PySparkException, match=r"Did you mean value\.format"):
         read(spark, log, {"value.fromat": "json"})
 
 
-def test_functions_of_columns_decode_and_encode(
-    spark: SparkSession, log: LogDir, formats: dict[str, str], written: DataFrame
-) -> None:
+def test_functions_of_columns_decode_and_encode(spark, log, formats, written):
     raw = read(spark, log, {})
     registry = formats["schema.registry"]
     typed = raw.select(decode("value", "avro", registry=registry, topic="orders").alias("value"))
@@ -179,9 +167,7 @@ def test_functions_of_columns_decode_and_encode(
     assert {row.j for row in texts} == {'{"x":1}', None}
 
 
-def test_the_command_appends_rows_in_a_format(
-    spark: SparkSession, log: LogDir, formats: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_command_appends_rows_in_a_format(spark, log, formats, tmp_path):
     file = tmp_path / "rows.json"
     file.write_text("".join(json.dumps({"id": n, "name": f"n{n}"}) + "\n" for n in range(5)))
     with pytest.raises(SystemExit) as exit_info:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from spark_segments import LogDir, lag
 from spark_segments.errors import OffsetOutOfRangeError
@@ -45,7 +43,7 @@ def reached(query: Query) -> int:
     ],
     ids=["all", "limited", "committed", "PySpark 4.0"],
 )
-def test_a_stream_comes_to_the_log_end_and_goes_on_there(ended: Ended, kind: type[Query], more: Any) -> None:
+def test_a_stream_comes_to_the_log_end_and_goes_on_there(ended, kind, more):
     log, offsets = ended
     query = kind(log.uri, OPTIONS | more).start(available_now=True)
     query.run()
@@ -57,7 +55,7 @@ def test_a_stream_comes_to_the_log_end_and_goes_on_there(ended: Ended, kind: typ
 
 
 @pytest.mark.cases(2)
-def test_a_read_to_the_log_end_ends_there(ended: Ended) -> None:
+def test_a_read_to_the_log_end_ends_there(ended):
     log, offsets = ended
     for end in ("latest", json.dumps({TOPIC: {"0": LOG_END}})):
         for more in ({}, {"minPartitions": 7}, {"isolation.level": "read_committed"}):
@@ -69,9 +67,7 @@ def test_a_read_to_the_log_end_ends_there(ended: Ended) -> None:
 
 
 @pytest.mark.parametrize("start", ["earliest", json.dumps({TOPIC: {"0": 150}})])
-def test_a_hole_at_the_log_end_that_is_recorded_ends_a_stream_that_must_lose_nothing(
-    tmp_path: Path, start: str
-) -> None:
+def test_a_hole_at_the_log_end_that_is_recorded_ends_a_stream_that_must_lose_nothing(tmp_path, start):
     log = ENDS["captured"][0](str(tmp_path / "log"))
     strict = {"subscribe": TOPIC, "startingOffsets": start, "failOnDataLoss": "true"}
     with pytest.raises(OffsetOutOfRangeError, match="offsets 100 to 199 are missing"):
@@ -82,7 +78,7 @@ def test_a_hole_at_the_log_end_that_is_recorded_ends_a_stream_that_must_lose_not
 
 @pytest.mark.proof
 @pytest.mark.parametrize("ended", ["captured"], indirect=True)
-def test_spark_comes_to_the_log_end(spark: SparkSession, ended: Ended, tmp_path: Path) -> None:
+def test_spark_comes_to_the_log_end(spark, ended, tmp_path):
     log, offsets = ended
     sink, frame = Sink(tmp_path), spark.readStream.format("segments").options(**OPTIONS).load(log.uri)
     query = sink.run(frame)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,9 +45,7 @@ STEPS = st.one_of(
     kill=st.sampled_from([None, "planned", "written"]),
     steps=st.lists(STEPS, max_size=14),
 )
-def test_all_batches_of_a_stream_equal_one_batch_read(
-    tmp_path_factory: pytest.TempPathFactory, kind, start, kill, steps
-):
+def test_all_batches_of_a_stream_equal_one_batch_read(tmp_path_factory, kind, start, kill, steps):
     log = LogDir.create(str(tmp_path_factory.mktemp("model")))
     log.create_topic("s0", partitions=2)
     log.topic("s0").append(rows(range(4), 0, T0))
