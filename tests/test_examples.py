@@ -63,7 +63,7 @@ def run_here(spark, tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_the_quickstart_leaves_the_log_that_it_speaks_of(run_here, tmp_path: Path) -> None:
+def test_the_quickstart_leaves_the_log_that_it_speaks_of(run_here, tmp_path):
     uri = str(tmp_path / "log")
     printed = run_here("quickstart.py", uri)
     assert sum(end for _, end in LogDir.open(uri).topic("orders").offsets().values()) == 100_000
@@ -73,7 +73,7 @@ def test_the_quickstart_leaves_the_log_that_it_speaks_of(run_here, tmp_path: Pat
 
 
 @pytest.mark.proof
-def test_the_notebook_shows_tables_bars_and_two_plots(tmp_path: Path, python_environment: dict[str, str]) -> None:
+def test_the_notebook_shows_tables_bars_and_two_plots(tmp_path, python_environment):
     """As in a kernel, and without ipywidgets, which DuckDB's own bar would need."""
     notebook = ROOT / "examples" / "notebook.ipynb"
     command = [sys.executable, "-m", "verification.release.notebook", str(notebook)]
@@ -100,7 +100,7 @@ def test_the_notebook_shows_tables_bars_and_two_plots(tmp_path: Path, python_env
 
 @pytest.mark.spark
 @pytest.mark.proof
-def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:
+def test_the_program_on_sail_compacts_and_merges(run, tmp_path):
     printed = run("sail.py", str(tmp_path / "log"))
     assert "1,000 customers in the table" in printed
     compacted = re.search(r"compact: ([0-9,]+) records in, ([0-9,]+) out", printed)
@@ -112,7 +112,7 @@ def test_the_program_on_sail_compacts_and_merges(run, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.proof
-def test_a_standalone_cluster_appends_maintains_and_captures(run, tmp_path: Path) -> None:
+def test_a_standalone_cluster_appends_maintains_and_captures(run, tmp_path):
     environment = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}  # twelve JVMs, each for seconds
     with running_broker(tmp_path / "broker") as address:
         admin, producer = (kind({"bootstrap.servers": address}) for kind in (AdminClient, Producer))
@@ -143,7 +143,7 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.network
 @pytest.mark.proof
 @pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
-def test_airflow_runs_the_dag(run, airflow_home: str, log: LogDir, tmp_path: Path) -> None:
+def test_airflow_runs_the_dag(run, airflow_home, log, tmp_path):
     before = all_records(busy_log(log))
     defaults = tmp_path / "defaults.properties"
     defaults.write_text("log.retention.check.interval.ms=3600000\nlog.segment.delete.delay.ms=0\n")
@@ -170,7 +170,7 @@ def archive(tmp_path: Path, airflow_home: str, python_environment) -> dict[str, 
 @pytest.mark.network
 @pytest.mark.proof
 @pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
-def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_path: Path) -> None:
+def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_path):
     """Without Spark. The sensor defers, and goes on when the record that it waits for is appended."""
     run("airflow/run.py", "--dag", "spark_segments_import", environment=archive)
     log = LogDir.open(archive["SEGMENTS_ARCHIVE"])
@@ -204,7 +204,7 @@ def test_airflow_imports_a_topic_waits_for_it_and_exports_it(run, archive, tmp_p
 @pytest.mark.network
 @pytest.mark.proof
 @pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
-def test_every_operator_of_airflow_gives_its_job_what_the_command_takes(run, archive) -> None:
+def test_every_operator_of_airflow_gives_its_job_what_the_command_takes(run, archive):
     """Airflow knows the provider, and each command line passes the command's own parser."""
     run("airflow/run.py", "--dag", environment=archive)
     script = """
@@ -265,9 +265,7 @@ print("FOUND", json.dumps([backfill, at_once, paths]))
 @pytest.mark.network
 @pytest.mark.proof
 @pytest.mark.xdist_group("airflow")
-def test_airflow_appends_each_day_once_in_any_order_and_to_no_topic_by_another_path(
-    run, archive, log: LogDir, tmp_path: Path
-) -> None:
+def test_airflow_appends_each_day_once_in_any_order_and_to_no_topic_by_another_path(run, archive, log, tmp_path):
     """A backfill, a cleared run, and two runs of a day at once."""
     run("airflow/run.py", "--dag", environment=archive)
     log.create_topic("orders")
@@ -284,9 +282,7 @@ def test_airflow_appends_each_day_once_in_any_order_and_to_no_topic_by_another_p
 @pytest.mark.network
 @pytest.mark.proof
 @pytest.mark.xdist_group("airflow")  # one after the other: the first makes the environment
-def test_a_deferred_sensor_keeps_the_name_of_a_connection_and_no_storage_options(
-    run, archive, s3_options, tmp_path: Path
-) -> None:
+def test_a_deferred_sensor_keeps_the_name_of_a_connection_and_no_storage_options(run, archive, s3_options, tmp_path):
     run("airflow/run.py", "--dag", environment=archive)
     log = LogDir.create(f"s3://{BUCKET}/{tmp_path.name}", s3_options)
     log.create_topic("orders")
@@ -322,7 +318,7 @@ print("EVENT", asyncio.run(anext(TopicTrigger(**again).run())).payload)
 @pytest.mark.network
 @pytest.mark.proof
 @pytest.mark.xdist_group("airflow")
-def test_a_task_of_the_dag_is_a_spark_submit_where_there_is_a_connection(run, archive, log: LogDir) -> None:
+def test_a_task_of_the_dag_is_a_spark_submit_where_there_is_a_connection(run, archive, log):
     """The four tasks differ in the job alone. `python examples/airflow/run.py LOG_DIR` runs all of them so."""
     before = all_records(busy_log(log))
     roll(log)
@@ -347,7 +343,7 @@ dag.get_task("log.compact").execute({})
 
 
 @pytest.mark.proof
-def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run_here, tmp_path: Path) -> None:
+def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run_here, tmp_path):
     """What a broker wrote, into a log directory and on into another: every record, in its place."""
     kafka = ROOT / "tests" / "golden" / "broker-data"
     archive, replay = (LogDir.create(str(tmp_path / name)) for name in ("archive", "replay"))
@@ -365,14 +361,14 @@ def test_a_topic_is_archived_and_replayed_by_formats_and_options_alone(run_here,
     assert records[0] == records[1] == records[2] != []
 
 
-def test_a_move_without_kafkas_package_says_which_it_takes(run_here, tmp_path: Path, capsys) -> None:
+def test_a_move_without_kafkas_package_says_which_it_takes(run_here, tmp_path, capsys):
     with pytest.raises(SystemExit, match="1"):
         run_here("move_topic.py", "--from", "kafka", "subscribe=a", "--to", "segments", f"path={tmp_path}", "topic=a")
     assert "Kafka's connector is a package" in capsys.readouterr().err
 
 
 @pytest.mark.proof
-def test_a_changelog_becomes_a_table(run_here, tmp_path: Path) -> None:
+def test_a_changelog_becomes_a_table(run_here, tmp_path):
     for flags in ([], ["--spark"]):
         directory = tmp_path / str(len(flags))
         printed = run_here(

@@ -56,7 +56,7 @@ def storage(s3_options: Mapping[str, str], tmp_path: Path) -> Storage:
     return Storage(f"s3://{BUCKET}/{tmp_path.name}", s3_options)
 
 
-def test_a_forked_child_of_a_process_that_used_an_object_store_gets_an_error(storage: Storage) -> None:
+def test_a_forked_child_of_a_process_that_used_an_object_store_gets_an_error(storage):
     storage.create("a", b"x")
     found = _read_in_another_process(storage, "fork")
     assert isinstance(found, str) and "was forked" in found and "spawn" in found
@@ -65,12 +65,12 @@ def test_a_forked_child_of_a_process_that_used_an_object_store_gets_an_error(sto
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_that_begin_anew_use_it(storage: Storage, method: str) -> None:
+def test_processes_that_begin_anew_use_it(storage, method):
     storage.create("a", b"x")
     assert _read_in_another_process(storage, method) == b"x"
 
 
-def test_a_forked_child_uses_local_files(tmp_path: Path, storage: Storage) -> None:
+def test_a_forked_child_uses_local_files(tmp_path, storage):
     storage.create("a", b"remote")
     local = Storage(str(tmp_path))
     local.create("a", b"local")
@@ -78,7 +78,7 @@ def test_a_forked_child_uses_local_files(tmp_path: Path, storage: Storage) -> No
 
 
 @pytest.mark.proof
-def test_a_child_that_was_forked_before_the_first_use_uses_it(storage: Storage) -> None:
+def test_a_child_that_was_forked_before_the_first_use_uses_it(storage):
     """As Spark's daemon forks its workers: it has used no store itself."""
     storage.create("a", b"x")
     context = multiprocessing.get_context("spawn")
@@ -93,7 +93,7 @@ def _open(uri: str, sender: Connection) -> None:
         sender.send(str(error))
 
 
-def test_a_forked_child_of_a_process_that_opened_a_local_topic_gets_an_error(tmp_path: Path) -> None:
+def test_a_forked_child_of_a_process_that_opened_a_local_topic_gets_an_error(tmp_path):
     """delta-rs would panic there."""
     LogDir.create(str(tmp_path)).create_topic("orders")
     assert LogDir.open(str(tmp_path)).topic("orders").snapshot.version == 0
@@ -102,7 +102,7 @@ def test_a_forked_child_of_a_process_that_opened_a_local_topic_gets_an_error(tmp
     assert _in_another_process(_open, str(tmp_path), "spawn") == 0
 
 
-def test_a_panic_is_an_error_like_others() -> None:
+def test_a_panic_is_an_error_like_others():
     from obstore.store import S3Store
 
     store = S3Store("bucket", config={"aws_allow_http": "true"})

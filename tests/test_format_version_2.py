@@ -37,7 +37,7 @@ def _rows(log: LogDir, topic: str) -> list[Segment]:
     return every_row(log, topic)
 
 
-def test_it_holds_what_format_2_has(witness: LogDir) -> None:
+def test_it_holds_what_format_2_has(witness):
     """What the directory is for: were it written anew without some of this, the tests below would show less."""
     kinds = Counter((row.state, row.is_shared) for topic in [*TOPICS, "gone"] for row in _rows(witness, topic))
     shared = {row.path for row in _rows(witness, "shared") if row.is_shared and row.state == "chunk"}
@@ -52,7 +52,7 @@ def test_it_holds_what_format_2_has(witness: LogDir) -> None:
     assert queries == {"even": None, "odd": None, "stream": "query-1"}
 
 
-def test_the_reader_of_the_specification_knows_the_transactions_of_writers() -> None:
+def test_the_reader_of_the_specification_knows_the_transactions_of_writers():
     log = ManagedLog(WITNESS.directory / "log")
 
     for topic in TOPICS:
@@ -60,7 +60,7 @@ def test_the_reader_of_the_specification_knows_the_transactions_of_writers() -> 
         assert transactions == EXPECTED["transactions"][topic]
 
 
-def test_transactions_are_those_that_kafka_wrote(witness: LogDir) -> None:
+def test_transactions_are_those_that_kafka_wrote(witness):
     kafka = KafkaPartition(golden_dir("broker-data/payments-0"))
     committed = [record.offset for _, record in kafka.records(committed=True)]
 
@@ -69,7 +69,7 @@ def test_transactions_are_those_that_kafka_wrote(witness: LogDir) -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_description_is_the_same(witness: LogDir, topic: str) -> None:
+def test_description_is_the_same(witness, topic):
     found, expected = witness.topic(topic).describe(), dict(EXPECTED["topics"][topic])
 
     # A later release may know more settings and say more: those of then keep their values.
@@ -82,12 +82,12 @@ def test_description_is_the_same(witness: LogDir, topic: str) -> None:
     assert {key: found[key] for key in expected} == expected
 
 
-def test_it_verifies_without_findings(witness: LogDir) -> None:
+def test_it_verifies_without_findings(witness):
     report = verify(witness, deep=True)
     assert report.ok and not report.findings, report.findings
 
 
-def test_appended_transactions_are_still_known(witness: LogDir) -> None:
+def test_appended_transactions_are_still_known(witness):
     row = pa.table({"value": [b"again"]})
 
     for application in ("even", "odd"):
@@ -99,7 +99,7 @@ def test_appended_transactions_are_still_known(witness: LogDir) -> None:
         append_target(witness, "codecs", Transaction("stream", 5, "query-2"))
 
 
-def test_it_is_appended_to_rolled_and_compacted_on(witness: LogDir) -> None:
+def test_it_is_appended_to_rolled_and_compacted_on(witness):
     before = WITNESS.records("read_uncommitted")
     row = pa.table({"key": [b"k"] * 8, "value": [b"new"] * 8, "partition": pa.array(range(8), pa.int32())})
 
@@ -119,7 +119,7 @@ def test_it_is_appended_to_rolled_and_compacted_on(witness: LogDir) -> None:
     assert verify(witness, deep=True).ok
 
 
-def test_an_export_stamps_the_epochs_of_both_leaders(witness: LogDir, tmp_path: Path) -> None:
+def test_an_export_stamps_the_epochs_of_both_leaders(witness, tmp_path):
     witness.export_kafka(str(tmp_path / "kafka"))
 
     kafka = KafkaPartition(tmp_path / "kafka" / "prices-0")
@@ -128,7 +128,7 @@ def test_an_export_stamps_the_epochs_of_both_leaders(witness: LogDir, tmp_path: 
 
 
 @pytest.mark.proof
-def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> None:
+def test_retention_and_vacuum_leave_what_no_policy_takes(witness):
     before = WITNESS.records("read_uncommitted")
 
     roll(witness, topics=["trimmed"], now_ms=LATER_MS)
@@ -146,7 +146,7 @@ def test_retention_and_vacuum_leave_what_no_policy_takes(witness: LogDir) -> Non
     assert report.ok and not report.findings, report.findings
 
 
-def test_a_recovery_copy_says_what_its_version_held(witness: LogDir) -> None:
+def test_a_recovery_copy_says_what_its_version_held(witness):
     copy = read_recovery_copy(witness.storage, "codecs")
 
     said = witness.topic("codecs", copy.snapshot.version).snapshot
@@ -155,7 +155,7 @@ def test_a_recovery_copy_says_what_its_version_held(witness: LogDir) -> None:
     assert {one.application: one.version for one in copy.transactions} == {"even": 18, "odd": 16}
 
 
-def test_recovery_copies_and_their_files_are_as_the_specification_says() -> None:
+def test_recovery_copies_and_their_files_are_as_the_specification_says():
     log = WITNESS.directory / "log"
     indexes = sorted((log / "_recovery").glob("*/*.json"))
 

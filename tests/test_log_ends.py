@@ -55,7 +55,7 @@ def lag(log: LogDir) -> tuple[int, int, int]:
 
 
 @pytest.mark.cases(2)
-def test_a_reader_in_a_group_has_no_lag_at_the_log_end(ended: Ended) -> None:
+def test_a_reader_in_a_group_has_no_lag_at_the_log_end(ended):
     log, offsets = ended
     assert consumed(log, "--group", "audit") == offsets
     assert lag(log) == (LOG_END, LOG_END, 0)
@@ -68,7 +68,7 @@ def test_a_reader_in_a_group_has_no_lag_at_the_log_end(ended: Ended) -> None:
 
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_a_reader_to_the_log_end_stops(ended: Ended, isolation: str) -> None:
+def test_a_reader_to_the_log_end_stops(ended, isolation):
     log, offsets = ended
     options = ("--isolation-level", isolation)
     assert consumed(log, "--end-offset", LOG_END, *options) == offsets
@@ -82,7 +82,7 @@ def test_a_reader_to_the_log_end_stops(ended: Ended, isolation: str) -> None:
 
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("options", [{}, {"archive": True}], ids=["table", "archive"])
-def test_a_table_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path, options: dict[str, bool]) -> None:
+def test_a_table_is_in_step_at_the_log_end(ended, tmp_path, options):
     log, offsets = ended
     uri = str(tmp_path / "table")
 
@@ -100,7 +100,7 @@ def test_a_table_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path, options
 
 
 @pytest.mark.cases(2)
-def test_a_follower_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path) -> None:
+def test_a_follower_is_in_step_at_the_log_end(ended, tmp_path):
     log, offsets = ended
     copy = LogDir.create(str(tmp_path / "copy"))
 
@@ -118,7 +118,7 @@ def test_a_follower_is_in_step_at_the_log_end(ended: Ended, tmp_path: Path) -> N
 
 
 @pytest.mark.cases(2)
-def test_a_query_to_the_log_end_has_what_is_there(ended: Ended) -> None:
+def test_a_query_to_the_log_end_has_what_is_there(ended):
     log, offsets = ended
     for added in ([], [LOG_END]):
         if added:
@@ -140,7 +140,7 @@ def read(log: LogDir) -> list[int]:
 
 
 @pytest.mark.cases(2)
-def test_jobs_leave_the_log_end_where_it_is(ended: Ended) -> None:
+def test_jobs_leave_the_log_end_where_it_is(ended):
     log, offsets = ended
     log.topic(TOPIC).alter({"segment.ms": "1"})
     now_ms = log.storage.now_ms()
@@ -155,7 +155,7 @@ def test_jobs_leave_the_log_end_where_it_is(ended: Ended) -> None:
 
 
 @pytest.mark.cases(2)
-def test_a_manifest_that_is_made_anew_has_the_log_end(ended: Ended) -> None:
+def test_a_manifest_that_is_made_anew_has_the_log_end(ended):
     log, offsets = ended
     bounds = log.topic(TOPIC).offsets()
     shutil.rmtree(Path(log.uri, "_manifest", TOPIC))
@@ -166,7 +166,7 @@ def test_a_manifest_that_is_made_anew_has_the_log_end(ended: Ended) -> None:
     assert read(again) == [*offsets, LOG_END]
 
 
-def test_a_record_that_was_never_here_is_not_said_to_be_kept(tmp_path: Path) -> None:
+def test_a_record_that_was_never_here_is_not_said_to_be_kept(tmp_path):
     log = ENDS["captured"][0](str(tmp_path / "log"))
     said = [segments("explain", log.uri, TOPIC, "--offset", offset)[:1] for offset in (99, 100, LOG_END - 1)]
     assert said[0] == [f"Offset 99 of {TOPIC}-0 is in the active segment."]

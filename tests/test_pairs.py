@@ -6,7 +6,6 @@ A history that once went wrong is a line here: the mend of it taken out is found
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import SparkSession
 
 from verification.pairs.histories import History, pairs, play, triples
 
@@ -30,30 +29,30 @@ PARTS = 16
 
 
 @pytest.mark.parametrize("line", WITNESSES.values(), ids=[*WITNESSES])
-def test_what_once_went_wrong_goes_right(line: str) -> None:
+def test_what_once_went_wrong_goes_right(line):
     play(History.of_line(line))
 
 
 @pytest.mark.parametrize("line", FIXED)
-def test_two_operations_leave_what_the_model_has(line: str) -> None:
+def test_two_operations_leave_what_the_model_has(line):
     play(History.of_line(line))
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_pair_of_operations_leaves_what_the_model_has(part: int) -> None:
+def test_every_pair_of_operations_leaves_what_the_model_has(part):
     for history in [*pairs()][part::PARTS]:
         play(history)
 
 
 @pytest.mark.proof
-def test_three_operations_leave_what_the_model_has() -> None:
+def test_three_operations_leave_what_the_model_has():
     for history in triples(100, seed=1):
         play(history, slow=True)
 
 
 @pytest.mark.proof
-def test_spark_sees_what_the_model_has(spark: SparkSession) -> None:
+def test_spark_sees_what_the_model_has(spark):
     """A batch, the latest view, and a stream that goes on from a checkpoint of before the operations."""
     for history in triples(15, seed=2):
         play(history, session=spark)

@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.xdist_group("spark")
-def test_tests_that_share_something_run_in_one_process(request: pytest.FixtureRequest) -> None:
+def test_tests_that_share_something_run_in_one_process(request):
     """Those with Spark's session, those that start a Spark, those in Airflow's environment, those with a browser, and
     those of a module that makes something for all of them.
     """

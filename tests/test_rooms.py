@@ -33,27 +33,27 @@ def _imported(nodes: Iterable[ast.AST]) -> set[str]:
     return {package.partition(".")[0] for package in packages}
 
 
-def test_only_spark_and_the_command_line_import_pyspark_when_they_run() -> None:
+def test_only_spark_and_the_command_line_import_pyspark_when_they_run():
     for name, tree in modules().items():  # what stands under TYPE_CHECKING or in a function is no import
         assert name.partition(".")[0] in ("spark", "cli") or "pyspark" not in _imported(tree.body), name
 
 
-def test_only_the_airflow_room_imports_airflow() -> None:
+def test_only_the_airflow_room_imports_airflow():
     for name, tree in modules().items():
         assert name.partition(".")[0] == "airflow" or "airflow" not in _imported(ast.walk(tree)), name
 
 
-def test_every_room_says_what_lives_in_it() -> None:
+def test_every_room_says_what_lives_in_it():
     for path in PACKAGE.rglob("__init__.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(PACKAGE)
 
 
-def test_the_verifier_imports_no_test() -> None:
+def test_the_verifier_imports_no_test():
     for path in sorted((ROOT / "verification").rglob("*.py")):
         assert "tests" not in _imported(ast.walk(ast.parse(path.read_text()))), path.relative_to(ROOT)
 
 
-def test_no_two_public_classes_have_one_name() -> None:
+def test_no_two_public_classes_have_one_name():
     homes: dict[str, str] = {}
     for name, tree in modules().items():
         for node in tree.body:
@@ -73,7 +73,7 @@ KNOW_POSITIONS = (
 KNOW_POSITIONS += ("kafka", "cli.records.follow", "cli.records.groups")
 
 
-def test_a_place_in_a_file_is_a_byte_position() -> None:
+def test_a_place_in_a_file_is_a_byte_position():
     kinds = {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.keyword: "arg"}
     for name, tree in modules().items():
         if not name.startswith(KNOW_POSITIONS) and "kernels" not in name:
@@ -100,9 +100,19 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_no_files_import_each_other_in_a_circle():
     uses = {name: _uses(name, tree) for name, tree in modules().items()}
     while leaves := [name for name, used in uses.items() if not used & uses.keys()]:
         for name in leaves:
             del uses[name]
     assert not uses, f"a circle goes through {sorted(uses)}"
+
+
+def test_test_functions_have_no_annotations():
+    """One form for all: pytest gives them their arguments, and no type checker reads them."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                annotated = [part for part in ast.walk(node.args) if isinstance(part, ast.arg) and part.annotation]
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                assert not annotated and node.returns is None, f"{where}: take the annotations of {node.name} out"

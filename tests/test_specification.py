@@ -25,7 +25,7 @@ def _in_code(directory: Path, pattern: str) -> set[str]:
     return {number for text in texts for found in re.findall(pattern, text) for number in re.findall(RULE, found)}
 
 
-def test_every_rule_is_shown_by_a_vector_a_check_of_verify_or_a_test() -> None:
+def test_every_rule_is_shown_by_a_vector_a_check_of_verify_or_a_test():
     vectors = {number for vector in read_index(GOLDEN) for number in (*vector.rules, *vector.findings)}
     checks = _in_code(ROOT / "spark_segments" / "log" / "verification", rf'"{RULE}"')
     tests = _in_code(ROOT / "tests", r"pytest\.mark\.rule\(([^)]*)\)")
@@ -35,14 +35,14 @@ def test_every_rule_is_shown_by_a_vector_a_check_of_verify_or_a_test() -> None:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_whatever_must_be_done_has_a_number(page: str) -> None:
+def test_whatever_must_be_done_has_a_number(page):
     blocks = re.split(r"\n\n|\n(?=[*|] |\d\. )", TEXTS[page])
     lacking = [block for block in blocks if "MUST" in block and "RFC 2119" not in block and not re.search(RULE, block)]
 
     assert not lacking
 
 
-def test_the_examples_are_files_of_the_vectors() -> None:
+def test_the_examples_are_files_of_the_vectors():
     blocks = re.findall(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', TEXTS["examples.md"], re.MULTILINE | re.DOTALL)
 
     for kind, path, text in blocks:
@@ -60,14 +60,14 @@ def test_the_examples_are_files_of_the_vectors() -> None:
     assert len(blocks) == 7
 
 
-def test_the_schema_is_that_of_the_table() -> None:
+def test_the_schema_is_that_of_the_table():
     metadata = next(action["metaData"] for action in table_actions("t") if "metaData" in action)
     published = json.loads((PAGES / "schemas" / "table-2.json").read_text())
 
     assert published["fields"] == json.loads(metadata["schemaString"])["fields"]
 
 
-def test_the_schemas_of_rows_are_those_of_the_files() -> None:
+def test_the_schemas_of_rows_are_those_of_the_files():
     published = (PAGES / "schemas" / "rows.txt").read_text()
 
     for part in published.split("kind=")[1:]:

@@ -40,7 +40,7 @@ OF_EACH_KIND = ["mixed-0", "zstd-0", "logappend-0", "txn-0", "legacy-v0-0", "leg
 TRANSACTIONAL = [name for name in CLEAN_DIRECTORIES if name == "txn-0" or name.startswith("txn-compact/")]
 
 
-def test_it_imports_nothing_of_the_package() -> None:
+def test_it_imports_nothing_of_the_package():
     tree = ast.parse(Path(specification.__file__).read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -87,7 +87,7 @@ def _as_kafka_says(name: str, partition: KafkaPartition) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)
-def test_kafkas_batches_are_read_as_kafka_reads_them(name: str) -> None:
+def test_kafkas_batches_are_read_as_kafka_reads_them(name):
     partition = KafkaPartition(golden_dir(name))
     found = _as_kafka_says(name, partition)
 
@@ -109,7 +109,7 @@ def _index_lines() -> dict[str, dict[str, int]]:
 
 
 @pytest.mark.parametrize("name", [name for name in KAFKA_DIRECTORIES if "LSO" in _index_lines().get(name, {})])
-def test_log_end_and_last_stable_offset_are_kafkas(name: str) -> None:
+def test_log_end_and_last_stable_offset_are_kafkas(name):
     partition, kafka = KafkaPartition(golden_dir(name)), _index_lines()[name]
 
     assert (partition.log_end_offset, partition.last_stable_offset) == (kafka["logEndOffset"], kafka["LSO"])
@@ -117,7 +117,7 @@ def test_log_end_and_last_stable_offset_are_kafkas(name: str) -> None:
 
 @pytest.mark.rule("K5")
 @pytest.mark.parametrize("name", [*TRANSACTIONAL, "broker-data/payments-0"])
-def test_aborted_transactions_are_those_of_the_txnindex(name: str) -> None:
+def test_aborted_transactions_are_those_of_the_txnindex(name):
     partition = KafkaPartition(golden_dir(name))
 
     cleaned = set(TRANSACTIONAL) - {"txn-0", "txn-compact/dirty/txnc-0"}
@@ -131,7 +131,7 @@ def test_aborted_transactions_are_those_of_the_txnindex(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in KAFKA_DIRECTORIES if name not in LEGACY_DIRECTORIES])
-def test_kafkas_index_entries_lead_to_what_they_promise(name: str) -> None:
+def test_kafkas_index_entries_lead_to_what_they_promise(name):
     for log in sorted(golden_dir(name).glob("*.log")):
         data, base = log.read_bytes(), int(log.stem)
         _assert_look_ups(data, log.with_suffix(".index"), log.with_suffix(".timeindex"), base)
@@ -162,7 +162,7 @@ DAMAGED = ("flipped-byte", "torn-header", "torn-tail", "zero-tail", "corrupt-ind
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_log_ends_where_the_package_says_that_it_ends(name: str, tmp_path: Path) -> None:
+def test_a_damaged_log_ends_where_the_package_says_that_it_ends(name, tmp_path):
     directory = damaged_dir(name, tmp_path)
     [(start, end)] = LogDir.open(str(tmp_path)).topic("plain").offsets().values()
 
@@ -213,7 +213,7 @@ def _as_the_package_reads(log: LogDir, topic: str, **options) -> list[dict]:
     return found
 
 
-def test_transactions_of_writers_are_in_the_witness() -> None:
+def test_transactions_of_writers_are_in_the_witness():
     said = json.loads((WITNESS / "expected.json").read_text())["transactions"]
     log = ManagedLog(WITNESS / "log")
 
@@ -282,7 +282,7 @@ def _assert_agree(log: LogDir, topic: str) -> list[dict]:
     return found
 
 
-def test_what_was_appended_is_read_before_and_after_it_is_rolled(log: LogDir) -> None:
+def test_what_was_appended_is_read_before_and_after_it_is_rolled(log):
     log.create_topic("plain", partitions=2, config={"segment.bytes": "4000", "index.interval.bytes": "500"})
     appended: list[dict] = []
     for seed in range(6):
@@ -298,7 +298,7 @@ def test_what_was_appended_is_read_before_and_after_it_is_rolled(log: LogDir) ->
 
 
 @pytest.mark.proof
-def test_what_retention_left_is_read_and_old_versions_too(log: LogDir) -> None:
+def test_what_retention_left_is_read_and_old_versions_too(log):
     config = {"segment.bytes": "4000", "retention.bytes": "12000", "retention.ms": "-1"}
     log.create_topic("plain", partitions=2, config=config)
     appended: list[dict] = []
@@ -322,7 +322,7 @@ def test_what_retention_left_is_read_and_old_versions_too(log: LogDir) -> None:
 
 
 @pytest.mark.proof
-def test_what_compaction_left_is_read(log: LogDir) -> None:
+def test_what_compaction_left_is_read(log):
     config = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.01"}
     log.create_topic("latest", partitions=2, config={**config, "delete.retention.ms": "1000"})
     appended: list[dict] = []
@@ -340,7 +340,7 @@ def test_what_compaction_left_is_read(log: LogDir) -> None:
     assert len(found) < len(appended) // 2
 
 
-def test_a_topic_that_is_made_again_has_no_rows_of_the_one_before(log: LogDir) -> None:
+def test_a_topic_that_is_made_again_has_no_rows_of_the_one_before(log):
     appended: list[dict] = []
     log.create_topic("plain", partitions=3)
     _append(log, "plain", [], seed=1)
@@ -353,7 +353,7 @@ def test_a_topic_that_is_made_again_has_no_rows_of_the_one_before(log: LogDir) -
     assert _assert_agree(log, "plain") == _sorted(appended)
 
 
-def test_many_small_chunks_that_were_merged_are_read(log: LogDir) -> None:
+def test_many_small_chunks_that_were_merged_are_read(log):
     log.create_topic("plain", partitions=1)
     appended: list[dict] = []
     for seed in range(12):
@@ -368,7 +368,7 @@ def test_many_small_chunks_that_were_merged_are_read(log: LogDir) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", ["txn-0", "txn-compact/clean-2/txnc-0", "broker-data/payments-0"])
-def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name: str, log: LogDir) -> None:
+def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name, log):
     directory = golden_dir(name)
     topic = directory.name.rpartition("-")[0]
     log.import_kafka(str(directory.parent), topic=topic, config={"segment.bytes": "20000"})
@@ -383,7 +383,7 @@ def test_kafkas_transactions_stay_what_they_were_behind_appends_and_rolls(name: 
         roll(log, now_ms=START_MS + 365 * DAY_MS)
 
 
-def test_a_newer_format_is_refused_by_name(log: LogDir) -> None:
+def test_a_newer_format_is_refused_by_name(log):
     marker = Path(log.uri) / "_manifest" / "log-directory.json"
     marker.write_text('{"format.version": 2}')
 

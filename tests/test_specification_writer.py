@@ -34,7 +34,7 @@ def _read(log: LogDir) -> list[tuple[int, bytes | None]]:
     return [(row["offset"], row["value"]) for batch in batches for row in batch.to_pylist()]
 
 
-def test_it_is_read_and_has_no_fault(directory: Path) -> None:
+def test_it_is_read_and_has_no_fault(directory):
     log = LogDir.open(str(directory))
 
     assert log.topics() == ["orders"] and log.topic("orders").offsets() == {0: (100, 103)}
@@ -43,7 +43,7 @@ def test_it_is_read_and_has_no_fault(directory: Path) -> None:
     assert verify(log, deep=True).errors == 0
 
 
-def test_it_is_appended_to_and_rolled(directory: Path) -> None:
+def test_it_is_appended_to_and_rolled(directory):
     log, table = LogDir.open(str(directory)), pa.table({"key": [b"k"], "value": [b"figs"]})
 
     assert log.topic("orders").append(table, txn=("feed", 7)) == {}

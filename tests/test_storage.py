@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -501,7 +500,7 @@ def test_a_file_that_takes_a_name_over_has_another_version(tmp_path):
 
 
 @pytest.mark.parametrize("umask", [0o027, 0o002])
-def test_whatever_is_made_on_a_local_disk_has_the_mode_that_the_umask_says(tmp_path: Path, umask: int) -> None:
+def test_whatever_is_made_on_a_local_disk_has_the_mode_that_the_umask_says(tmp_path, umask):
     before = os.umask(umask)
     try:
         log = LogDir.create(str(tmp_path / "log"))

@@ -43,43 +43,43 @@ def topic(log: LogDir) -> LogDir:
         ({"timestamp_ms": TIME_MS + 3, "every_partition": False}, False),
     ],
 )
-def test_a_condition_holds_once_the_topic_has_come_so_far(topic: LogDir, condition: dict, met: bool) -> None:
+def test_a_condition_holds_once_the_topic_has_come_so_far(topic, condition, met):
     wanted = TopicCondition(topic.uri, "orders", **condition)
     stored = TopicCondition.from_dict(json.loads(json.dumps(wanted.to_dict())))
     assert stored == wanted
     assert stored.met(stored.open()) == ({0: 3, 1: 1} if met else None)
 
 
-def test_what_is_stored_of_a_condition_opens_no_storage(topic: LogDir) -> None:
+def test_what_is_stored_of_a_condition_opens_no_storage(topic):
     wanted = TopicCondition(topic.uri, "orders", {0: 3}, storage_options={"AWS_SECRET_ACCESS_KEY": "correct-Horse1"})
     assert "correct" not in json.dumps(wanted.to_dict())
     assert TopicCondition.from_dict(wanted.to_dict(), wanted.storage_options) == wanted
 
 
-def test_a_look_opens_no_segment(topic: LogDir) -> None:
+def test_a_look_opens_no_segment(topic):
     for path in Path(topic.uri).glob("orders-*/*"):
         path.unlink()
     for condition in ({"end_offsets": {0: 3}}, {"timestamp_ms": TIME_MS}):
         assert TopicCondition(topic.uri, "orders", **condition).met(LogDir.open(topic.uri)) == {0: 3, 1: 1}
 
 
-def test_an_empty_partition_has_reached_no_time(log: LogDir) -> None:
+def test_an_empty_partition_has_reached_no_time(log):
     log.create_topic("orders", partitions=1)
     assert TopicCondition(log.uri, "orders", timestamp_ms=0).met(log) is None
 
 
-def test_a_partition_that_is_not_there_is_an_error_and_no_endless_wait(topic: LogDir) -> None:
+def test_a_partition_that_is_not_there_is_an_error_and_no_endless_wait(topic):
     with pytest.raises(UnknownTopicError, match="no partition 2"):
         TopicCondition(topic.uri, "orders", end_offsets={2: 1}).met(topic)
 
 
 @pytest.mark.parametrize("given", [{}, {"end_offsets": {0: 1}, "timestamp_ms": 1}])
-def test_a_sensor_waits_for_offsets_or_for_a_time(given: dict) -> None:
+def test_a_sensor_waits_for_offsets_or_for_a_time(given):
     with pytest.raises(InvalidOptionError, match="offsets or for a time"):
         TopicCondition("log", "orders", **given)
 
 
-def test_a_report_is_found_among_other_lines_and_kept_without_its_partitions() -> None:
+def test_a_report_is_found_among_other_lines_and_kept_without_its_partitions():
     report = {"job": "roll", "records_in": 1, "partitions": [{"partition": 0}]}
     assert summary(report_of(json.dumps(report) + "\n")) == {"job": "roll", "records_in": 1}
     assert [report_of(line) for line in ("warning: {", "{broken", '{"other": 1}', "[1]")] == [None] * 4

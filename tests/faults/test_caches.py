@@ -158,9 +158,7 @@ MORE: dict[str, Callable[[LogDir], Any]] = {
 
 @pytest.mark.parametrize("fault", [DELETED, REPLACED, LISTED, EXISTS, CUT])
 @pytest.mark.parametrize("name", [*MORE, *WRITES])
-def test_what_a_cache_shows_costs_an_operation_and_no_record(
-    made: LogDir, tmp_path: Path, name: str, fault: str
-) -> None:
+def test_what_a_cache_shows_costs_an_operation_and_no_record(made, tmp_path, name, fault):
     operation = (WRITES | MORE)[name]
     before, well = contents(made), copy_of(made, tmp_path / "well" / "log")
     assert outcome(operation, well) is None

@@ -63,9 +63,7 @@ def append_to_both(log: LogDir, first: int) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("days", JUMPS.values(), ids=JUMPS)
-def test_appends_and_jobs_between_jumps_keep_every_record(
-    orders: LogDir, clock: MovedClock, days: tuple[int, int]
-) -> None:
+def test_appends_and_jobs_between_jumps_keep_every_record(orders, clock, days):
     expected: dict[tuple[int, int], bytes] = {}
     for turn, by in enumerate((0, *days, 0)):
         clock.jump(by)
@@ -81,7 +79,7 @@ def test_appends_and_jobs_between_jumps_keep_every_record(
 
 
 @pytest.mark.proof
-def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders: LogDir, clock: MovedClock) -> None:
+def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders, clock):
     """Vacuum elsewhere goes by that clock: it may take the files before the commit names them."""
     append_to_both(orders, 0)
     expected = contents(orders)
@@ -103,7 +101,7 @@ def test_a_clock_that_jumps_while_a_job_writes_costs_a_run_and_no_record(orders:
     assert_clean(orders)
 
 
-def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: LogDir, clock: MovedClock) -> None:
+def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders, clock):
     """Files of rows that left the log in the future stay until then: there is time to restore."""
     orders.topic("orders").alter({"retention.ms": str(7 * DAY_MS)})
     append_to_both(orders, 0)
@@ -119,7 +117,7 @@ def test_what_retention_took_under_a_clock_that_ran_ahead_comes_back(orders: Log
     assert_clean(orders)
 
 
-def test_a_follower_of_time_finds_the_records_of_a_clock_that_went_back(orders: LogDir, clock: MovedClock) -> None:
+def test_a_follower_of_time_finds_the_records_of_a_clock_that_went_back(orders, clock):
     """A look-up by time goes by the records' own times, which fall here."""
     append_to_both(orders, 0)
     began = orders.storage.now_ms()

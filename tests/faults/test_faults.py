@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_segments import LogDir
 from spark_segments.errors import StorageError
 from verification.faults.scenes import (
     READS,
@@ -45,7 +44,7 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_file_that_may_not_grow_is_one_clear_error(made: LogDir, tmp_path: Path, name: str) -> None:
+def test_a_file_that_may_not_grow_is_one_clear_error(made, tmp_path, name):
     before = contents(made)
     for limit in LIMITS:
         log = copy_of(made, tmp_path / str(limit) / "log")
@@ -59,7 +58,7 @@ def test_a_file_that_may_not_grow_is_one_clear_error(made: LogDir, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_directory_that_may_not_be_written_is_one_clear_error(made: LogDir, open_directory: Path, name: str) -> None:
+def test_a_directory_that_may_not_be_written_is_one_clear_error(made, open_directory, name):
     log = copy_of(made, open_directory / "log")
     readable_by_all(Path(log.uri))
     before = contents(log)
@@ -72,7 +71,7 @@ def test_a_directory_that_may_not_be_written_is_one_clear_error(made: LogDir, op
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_directory_that_may_not_be_written_is_read(made: LogDir, open_directory: Path, name: str) -> None:
+def test_a_directory_that_may_not_be_written_is_read(made, open_directory, name):
     log = copy_of(made, open_directory / "log")
     readable_by_all(Path(log.uri))
     with not_root():
@@ -80,7 +79,7 @@ def test_a_directory_that_may_not_be_written_is_read(made: LogDir, open_director
 
 
 @pytest.mark.parametrize("name", sorted(READS.keys() - {"topics", "groups"}))
-def test_files_that_may_not_be_read_are_one_clear_error(made: LogDir, open_directory: Path, name: str) -> None:
+def test_files_that_may_not_be_read_are_one_clear_error(made, open_directory, name):
     """Raised, or for each topic in the report: never as nothing to do, or as a topic that is not there."""
     log = copy_of(made, open_directory / "log")
     for path in Path(log.uri).rglob("*"):

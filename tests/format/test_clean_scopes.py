@@ -67,7 +67,7 @@ def proofs(length: int, shares: int) -> list:
 
 
 @pytest.mark.parametrize(("length", "share", "shares"), [(1, 0, 1), (2, 0, 1), *proofs(3, 1), *proofs(4, 12)])
-def test_every_small_log_keeps_what_the_rules_say(length: int, share: int, shares: int) -> None:
+def test_every_small_log_keeps_what_the_rules_say(length, share, shares):
     for log in itertools.islice(logs(length), share, None, shares):
         for steps in with_first_end_early(log):
             for max_keys, live in cleanings(log):

@@ -193,7 +193,7 @@ class PlainSegment:
 
 
 @pytest.mark.parametrize("length", [2, *(pytest.param(length, marks=pytest.mark.proof) for length in (3, 4))])
-def test_every_small_log_rolls_where_kafkas_rule_says(length: int) -> None:
+def test_every_small_log_rolls_where_kafkas_rule_says(length):
     """Batches small and large, without a timestamp, old and new, near and far; each limit reached and just not."""
     limits = list(itertools.product((3, 4, 6), (4, 5), (0, 2), (24, 36, 48), (0, 5)))
     for found in itertools.product(itertools.product((1, 3), (-1, 0, 5), (1, 2**31 - 1)), repeat=length):

@@ -381,7 +381,7 @@ def test_a_mirror_finds_damage_in_old_messages_that_it_copies_as_they_are(kafka,
     assert (tmp_path / "follower" / row.path).read_bytes() == data
 
 
-def test_groups_come_with_their_topics(tmp_path: Path) -> None:
+def test_groups_come_with_their_topics(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.import_kafka(str(GOLDEN / "broker-data"), "orders", groups=["g*"])
     assert log.group("g1").positions().offsets == {"orders": {0: 1590, 1: 1410}}  # and in payments, which is not here
@@ -392,7 +392,7 @@ def test_groups_come_with_their_topics(tmp_path: Path) -> None:
         log.import_kafka(str(GOLDEN / "broker-data"), "orders", groups=["g3"])
 
 
-def test_a_directory_without_groups_is_imported_and_says_so(tmp_path: Path) -> None:
+def test_a_directory_without_groups_is_imported_and_says_so(tmp_path):
     """As one of several log.dirs, of which another has the partitions of __consumer_offsets."""
     one = tmp_path / "disk1"
     shutil.copytree(GOLDEN / "broker-data", one, ignore=shutil.ignore_patterns("__consumer_offsets-*"))
@@ -414,7 +414,7 @@ def test_a_directory_without_groups_is_imported_and_says_so(tmp_path: Path) -> N
         "0004 {} 00000007 03 6869 {} 00",
     ],
 )
-def test_positions_of_groups_are_read_in_each_version(value: str) -> None:
+def test_positions_of_groups_are_read_in_each_version(value):
     key = bytes.fromhex("0001 0001 67 0001 74 00000003")  # OffsetCommitKey: group g, topic t, partition 3
     data = bytes.fromhex(value.format(*[f"{n:016x}" for n in (42, 1_700_000_000_000, 1_800_000_000_000)]))
     members = bytes.fromhex("0002 0001 67")
@@ -425,7 +425,7 @@ def test_positions_of_groups_are_read_in_each_version(value: str) -> None:
         groups_of_records([(b"", data)])
 
 
-def test_a_directory_of_another_program_is_no_partition(tmp_path: Path) -> None:
+def test_a_directory_of_another_program_is_no_partition(tmp_path):
     for name in ("dbus-1", "polkit-1", "orders-0"):
         (tmp_path / "etc" / name).mkdir(parents=True)
         (tmp_path / "etc" / name / "system.conf").write_text("x")

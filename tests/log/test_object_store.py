@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,9 +35,7 @@ def of_partition(log: LogDir, number: int, count: int, first: int) -> pa.Table:
 
 
 @pytest.mark.proof
-def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(
-    uri: str, s3_options: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(uri, s3_options, tmp_path):
     table = pa.table({"value": pa.array([{"id": 7}], pa.struct([("id", pa.int64())]))})
     local = LogDir.create(str(tmp_path / "log"))
     local.create_topic("orders")
@@ -66,7 +63,7 @@ def test_a_registry_in_the_store_is_used_and_refuses_a_new_schema(
 
 
 @pytest.mark.proof
-def test_upkeep_keeps_the_newest_record_of_every_key(uri: str, s3_options: Mapping[str, str]) -> None:
+def test_upkeep_keeps_the_newest_record_of_every_key(uri, s3_options):
     log = LogDir.create(uri, s3_options)
     log.create_topic("orders", 2, COMPACTED)
     for turn in range(6):
@@ -103,7 +100,7 @@ def test_upkeep_keeps_the_newest_record_of_every_key(uri: str, s3_options: Mappi
 
 
 @pytest.mark.proof
-def test_two_writers_at_once_never_share_an_offset(uri: str, s3_options: Mapping[str, str]) -> None:
+def test_two_writers_at_once_never_share_an_offset(uri, s3_options):
     LogDir.create(uri, s3_options).create_topic("orders")
 
     def write(writer: str) -> list[tuple[int, int]]:
@@ -118,7 +115,7 @@ def test_two_writers_at_once_never_share_an_offset(uri: str, s3_options: Mapping
     assert [record["offset"] for record in contents(log, "orders")] == list(range(240))
 
 
-def test_a_kafka_directory_goes_in_and_comes_out_equal(uri: str, s3_options: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_kafka_directory_goes_in_and_comes_out_equal(uri, s3_options, tmp_path):
     log = LogDir.create(uri, s3_options)
     log.import_kafka(str(golden_dir("broker-data")), "payments")
     assert records_of(log.topic("payments").scan().batches()) == as_records(

@@ -18,7 +18,6 @@ from spark_segments.maintenance import vacuum, verify
 from spark_segments.storage import Storage
 from verification.stores.life import Life
 from verification.world.clock import ORPHAN_AGE_MS, store_clock
-from verification.world.small_limits import Limits
 from verification.world.stores.s3_server import BUCKET
 from verification.world.stores.store_proxy import (
     HALF_REPLY,
@@ -79,9 +78,7 @@ def every(nth: int, action: str):
 
 
 @pytest.mark.proof
-def test_a_whole_life_on_a_store_that_fails_in_every_step_shows_no_credentials(
-    uri: str, proxy: StoreProxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_whole_life_on_a_store_that_fails_in_every_step_shows_no_credentials(uri, proxy, caplog):
     caplog.set_level("INFO")
     caplog.set_level("DEBUG", "spark_segments")
     life = Life(uri, proxy.options, tries=5, partitions=4)
@@ -107,7 +104,7 @@ def commits(request: Request) -> bool:
     return request.operation == "PUT" and "/_delta_log/" in request.path and request.path.endswith(".json")
 
 
-def test_a_commit_whose_every_reply_is_lost_is_made_once(uri: str, proxy: StoreProxy) -> None:
+def test_a_commit_whose_every_reply_is_lost_is_made_once(uri, proxy):
     log = LogDir.create(uri, proxy.options)
     log.create_topic("orders")
     left = [3]
@@ -127,7 +124,7 @@ def test_a_commit_whose_every_reply_is_lost_is_made_once(uri: str, proxy: StoreP
 
 
 @pytest.mark.parametrize("recursive", [False, True])
-def test_a_listing_whose_reply_is_cut_is_asked_for_again(uri: str, proxy: StoreProxy, recursive: bool) -> None:
+def test_a_listing_whose_reply_is_cut_is_asked_for_again(uri, proxy, recursive):
     storage = Storage(uri, proxy.options)
     for number in range(3):
         storage.write(f"a/{number}", b"tea")
@@ -138,9 +135,7 @@ def test_a_listing_whose_reply_is_cut_is_asked_for_again(uri: str, proxy: StoreP
 
 
 @pytest.mark.proof
-def test_a_store_that_throttles_all_along_is_one_clear_error_and_changes_nothing(
-    uri: str, proxy: StoreProxy, limits: Limits
-) -> None:
+def test_a_store_that_throttles_all_along_is_one_clear_error_and_changes_nothing(uri, proxy, limits):
     limits(STORE_ATTEMPTS=1)
     log = LogDir.create(uri, proxy.options)
     log.create_topic("orders")
@@ -161,9 +156,7 @@ def large_rows(count: int) -> pa.Table:
 
 
 @pytest.mark.proof
-def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
-    uri: str, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(uri, proxy, monkeypatch):
     log = LogDir.create(uri, proxy.options)
     log.create_topic("orders", config={"compression.type": "uncompressed", "max.message.bytes": str(2 << 20)})
     log.topic("orders").append(pa.table({"value": [b"tea"]}))
@@ -195,8 +188,8 @@ def test_an_upload_that_is_cut_off_half_way_is_listed_and_aborted_by_vacuum(
 @pytest.mark.proof
 @pytest.mark.parametrize(("failure", "code"), [(SLOW_DOWN, "SlowDown"), (REFUSE, "SignatureDoesNotMatch")])
 def test_a_store_that_does_not_allow_to_list_uploads_is_a_warning_without_what_it_was_sent(
-    uri: str, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str, code: str
-) -> None:
+    uri, proxy, tmp_path, monkeypatch, failure, code
+):
     keys = tmp_path / "credentials"  # nobody but the client knows these
     keys.write_text("\n".join(["[default]", *(f"{name.lower()} = {value}" for name, value in PLANTED.items())]))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))

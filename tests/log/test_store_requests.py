@@ -20,7 +20,6 @@ from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from tests.conftest import ROOT
 from verification.world.clock import PATIENCE_SECONDS
 from verification.world.manifest_rows import forget_rows
-from verification.world.small_limits import Limits
 from verification.world.stores.s3_server import BUCKET
 from verification.world.stores.store_proxy import Request, StoreProxy, store_proxy
 from verification.world.topics import DAY_MS, records
@@ -75,7 +74,7 @@ def requests_of_append(requests: Requests, partitions: int, count: int = 40, siz
     return requests.of(lambda log: log.topic("orders").append(table))
 
 
-def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Requests) -> None:
+def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests):
     assert requests_of_append(requests, PARTITIONS).log == {"PUT": 1}
     # Two files of rows, and the commit; its note is beside them. delta-rs lists its log to open it. While the files are
     # written, marks are listed: see the next test.
@@ -83,9 +82,7 @@ def test_an_append_into_many_partitions_is_a_request_and_its_commit(requests: Re
     assert requests.manifest["LIST"] == 2
 
 
-def test_a_look_for_lost_commits_is_made_while_the_files_of_a_commit_are_written(
-    proxy: StoreProxy, requests: Requests
-) -> None:
+def test_a_look_for_lost_commits_is_made_while_the_files_of_a_commit_are_written(proxy, requests):
     """A fresh process lists the marks of commits before its first commit, and waits for no round trip more."""
     both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
@@ -98,7 +95,7 @@ def test_a_look_for_lost_commits_is_made_while_the_files_of_a_commit_are_written
     requests_of_append(requests, PARTITIONS)
 
 
-def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri: str, proxy: StoreProxy) -> None:
+def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri, proxy):
     log = LogDir.create(uri, proxy.options)
     log.create_topic("orders", PARTITIONS)
     log.storage.now_ms()  # read once a minute
@@ -111,12 +108,12 @@ def test_an_append_to_an_open_topic_is_its_files_and_one_conditional_put(uri: st
         assert "_delta_log" in asked[-1][1]
 
 
-def test_an_append_into_few_partitions_is_three_requests_for_each(requests: Requests) -> None:
+def test_an_append_into_few_partitions_is_three_requests_for_each(requests):
     assert requests_of_append(requests, 3).log == {"PUT": 9}
     assert requests.manifest["PUT"] == 4
 
 
-def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
+def test_a_plan_reads_the_manifest_alone(requests):
     requests_of_append(requests, PARTITIONS)
     requests.of(lambda log: log.topic("orders").snapshot.live)
     assert requests.log == {}
@@ -124,7 +121,7 @@ def test_a_plan_reads_the_manifest_alone(requests: Requests) -> None:
     assert requests.manifest == {"LIST": 1, "GET": 3 + 4 + 1}
 
 
-def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(requests: Requests) -> None:
+def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(requests):
     requests_of_append(requests, 1, count=3000, size=1000)
     assert requests.of(lambda log: list(log.topic("orders").scan(partition=0, offsets=(2000, 2010)).batches())).log == {
         "GET": 2
@@ -133,7 +130,7 @@ def test_a_seek_and_a_read_of_ten_records_is_a_look_into_the_index_and_a_range(r
     assert int(read[1]) - int(read[0]) < 512 << 10
 
 
-def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, limits: Limits) -> None:
+def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests, limits):
     limits(PIECE_BYTES=700_000)
     requests_of_append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: log.topic("orders").scan().to_reader(threads=4).read_all())
@@ -141,7 +138,7 @@ def test_a_scan_reads_by_large_ranges_and_lists_nothing(requests: Requests, limi
     assert requests.log == {"GET": 1 + 5 + 2}
 
 
-def test_a_scan_by_one_thread_fetches_ahead(requests: Requests, limits: Limits) -> None:
+def test_a_scan_by_one_thread_fetches_ahead(requests, limits):
     limits(WINDOW_BYTES=1 << 20, BLOCK_BYTES=1 << 20)
     requests_of_append(requests, 1, count=3000, size=1000)
     requests.of(lambda log: list(log.topic("orders").scan().batches()))
@@ -154,7 +151,7 @@ def job(run: Callable[..., object], days: int = 0) -> Callable[[LogDir], object]
 
 
 @pytest.mark.proof
-def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
+def test_jobs_ask_for_what_they_change(requests):
     requests_of_append(requests, PARTITIONS)
     requests_of_append(requests, PARTITIONS)
     # The runs of an object are read one by one; a segment is three files.
@@ -173,7 +170,7 @@ def test_jobs_ask_for_what_they_change(requests: Requests) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("partitions", [3, PARTITIONS])
-def test_the_calculator_is_right_about_a_day(requests: Requests, partitions: int) -> None:
+def test_the_calculator_is_right_about_a_day(requests, partitions):
     """docs/capacity.md: it counts no less than a topic asks, and no more than a half on top."""
     [code] = re.findall(
         r"^```python\n(.*?)^```$", (ROOT / "docs" / "capacity.md").read_text(), re.MULTILINE | re.DOTALL

@@ -79,7 +79,7 @@ def orders(log: LogDir) -> LogDir:
 
 @pytest.mark.cases(7)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_name_that_no_topic_can_have_is_an_error_wherever_it_comes_in(orders: LogDir, way: str) -> None:
+def test_a_name_that_no_topic_can_have_is_an_error_wherever_it_comes_in(orders, way):
     (Path(orders.uri).parent / "kafka" / "orders-0").mkdir(parents=True)
     version = orders.topic("orders").version
     for name in ALIASES:
@@ -92,19 +92,19 @@ def test_a_name_that_no_topic_can_have_is_an_error_wherever_it_comes_in(orders: 
 
 
 @pytest.mark.parametrize("name", ["_manifest", "_GROUPS", "_recovery", "log-directory.json"])
-def test_no_new_topic_has_the_name_of_something_else_in_a_log_directory(log: LogDir, name: str) -> None:
+def test_no_new_topic_has_the_name_of_something_else_in_a_log_directory(log, name):
     with pytest.raises(InvalidTopicError, match="reserved"):
         log.create_topic(name)
     assert log.topics() == []
 
 
-def test_all_that_stands_in_a_log_directory_is_reserved(orders: LogDir) -> None:
+def test_all_that_stands_in_a_log_directory_is_reserved(orders):
     orders.group("audit").reset({"orders": {0: 1}})
     names = {path.name for path in Path(orders.uri).iterdir() if not path.name.startswith("orders-")}
     assert {"_manifest", "_groups", "_recovery"} <= names <= RESERVED_NAMES
 
 
-def test_a_directory_in_the_manifest_whose_name_is_no_topics_is_left_alone(orders: LogDir) -> None:
+def test_a_directory_in_the_manifest_whose_name_is_no_topics_is_left_alone(orders):
     strange = Path(orders.uri) / "_manifest" / "a topic"
     strange.mkdir()
     (strange / "notes").write_text("mine")
@@ -116,7 +116,7 @@ PATHS = ["./orders-0/", "orders-1/", "orders/", "orders-0/x/", "payments-0/", "O
 
 
 @pytest.mark.parametrize("directory", PATHS)
-def test_a_file_is_added_only_where_the_names_of_its_topic_and_partition_say(orders: LogDir, directory: str) -> None:
+def test_a_file_is_added_only_where_the_names_of_its_topic_and_partition_say(orders, directory):
     [row, *_] = live_rows(orders, "orders")
     file = row.path.rpartition("/")[2]
     new = dataclasses.replace(row, path=f"{directory}1{file[1:]}", base_offset=2, next_offset=3)
@@ -127,7 +127,7 @@ def test_a_file_is_added_only_where_the_names_of_its_topic_and_partition_say(ord
 
 
 @pytest.mark.parametrize("spelling", ["./{}", ".//{}"])
-def test_vacuum_keeps_a_file_that_a_row_names_however_the_path_is_spelt(orders: LogDir, spelling: str) -> None:
+def test_vacuum_keeps_a_file_that_a_row_names_however_the_path_is_spelt(orders, spelling):
     # As logs of 0.2 have them whose topics were named by another path.
     respell(orders, "orders", lambda path: spelling.format(path.replace("/", spelling[1:-2] or "/")))
     a_week_later(orders)
@@ -136,7 +136,7 @@ def test_vacuum_keeps_a_file_that_a_row_names_however_the_path_is_spelt(orders: 
 
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("work", ["append", "roll", "compact", "retain", "erase", "restore"])
-def test_what_was_appended_by_another_path_survives_jobs_and_vacuum(orders: LogDir, work: str) -> None:
+def test_what_was_appended_by_another_path_survives_jobs_and_vacuum(orders, work):
     respell(orders, "orders", lambda path: f"./{path}")
     kept = {"erase": [], "append": [b"a", b"b", b"c"], "compact": [b"b"]}.get(work, [b"a", b"b"])
     match work:
@@ -205,7 +205,7 @@ def caseless_log() -> LogDir:
     return created(storage, open_delta_log=functools.partial(DeltaLog, open_table=replayed))
 
 
-def test_on_a_disk_that_ignores_case_no_topic_is_found_by_another_spelling() -> None:
+def test_on_a_disk_that_ignores_case_no_topic_is_found_by_another_spelling():
     log = caseless_log()
     log.create_topic("orders")
     log.topic("orders").append([{"value": "a"}])
@@ -222,7 +222,7 @@ def test_on_a_disk_that_ignores_case_no_topic_is_found_by_another_spelling() -> 
     assert (log.topics(), values(log)) == (["orders"], [b"a"])
 
 
-def test_topics_that_differ_in_case_lie_side_by_side_where_the_disk_tells_them_apart(log: LogDir) -> None:
+def test_topics_that_differ_in_case_lie_side_by_side_where_the_disk_tells_them_apart(log):
     for name in ("orders", "Orders", "ORDERS"):
         log.create_topic(name)
         log.topic(name).append([{"value": name}])
@@ -232,7 +232,7 @@ def test_topics_that_differ_in_case_lie_side_by_side_where_the_disk_tells_them_a
     }
 
 
-def test_the_name_of_a_deleted_topic_keeps_its_case_where_the_disk_ignores_it() -> None:
+def test_the_name_of_a_deleted_topic_keeps_its_case_where_the_disk_ignores_it():
     log = caseless_log()
     log.create_topic("orders")
     log.delete_topic("orders")

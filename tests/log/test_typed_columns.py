@@ -39,7 +39,7 @@ def avro(tmp_path: Path) -> dict[str, str]:
     return {"key.format": "long", "value.format": "avro", "schema.registry": str(tmp_path / "registry")}
 
 
-def test_typed_columns_come_back_as_they_were_appended(log: LogDir, tmp_path: Path) -> None:
+def test_typed_columns_come_back_as_they_were_appended(log, tmp_path):
     log.topic("orders").append(TABLE, formats=avro(tmp_path))
     found = contents(log, "orders", formats=avro(tmp_path), columns=["key", "value"])
     assert found == TABLE.to_pylist()
@@ -47,7 +47,7 @@ def test_typed_columns_come_back_as_they_were_appended(log: LogDir, tmp_path: Pa
     assert [one["value"] and one["value"][:5] for one in raw] == [b"\0\0\0\0\x01"] * 2 + [None]
 
 
-def test_the_latest_view_has_the_typed_columns(log: LogDir, tmp_path: Path) -> None:
+def test_the_latest_view_has_the_typed_columns(log, tmp_path):
     formats = avro(tmp_path)
     for batch in (TABLE, TABLE.slice(0, 1)):
         log.topic("orders").append(batch, formats=formats)
@@ -81,7 +81,7 @@ class Strings:
         return value_provider().open(self.opened)
 
 
-def test_a_log_directory_reads_and_writes_by_the_formats_that_it_is_given(log: LogDir) -> None:
+def test_a_log_directory_reads_and_writes_by_the_formats_that_it_is_given(log):
     other = LogDirectory(log.storage, values=Strings())
     append(other, "orders", pa.table({"value": ["tea"]}), formats={"value.format": "their own"})
     snapshot = other.snapshot("orders")
@@ -92,20 +92,20 @@ def test_a_log_directory_reads_and_writes_by_the_formats_that_it_is_given(log: L
     assert contents(log, "orders", columns=["value"]) == [{"value": b"tea"}]
 
 
-def test_the_columns_asked_for_come_in_their_order(log: LogDir, tmp_path: Path) -> None:
+def test_the_columns_asked_for_come_in_their_order(log, tmp_path):
     log.topic("orders").append(TABLE, formats=avro(tmp_path))
     (batch,) = log.topic("orders").scan(columns=["offset", "value"], formats=avro(tmp_path)).batches()
     assert batch.schema.names == ["offset", "value"]
 
 
-def test_a_value_that_cannot_be_read_is_named_by_its_place(log: LogDir) -> None:
+def test_a_value_that_cannot_be_read_is_named_by_its_place(log):
     log.topic("orders").append(pa.table({"value": [b'{"id": 1}', None, b"{", b"["]}))
     formats = {"value.format": "json", "value.schema": "id bigint"}
     with pytest.raises(ValueFormatError, match="topic orders, partition 0, offset 2"):
         contents(log, "orders", formats=formats)
 
 
-def test_a_value_that_cannot_be_read_may_be_null_with_its_bytes_beside_it(log: LogDir) -> None:
+def test_a_value_that_cannot_be_read_may_be_null_with_its_bytes_beside_it(log):
     log.topic("orders").append(pa.table({"value": [b'{"id": 1}', None, b"{", b'{"id": 4}', b"["]}))
     formats = {"value.format": "json", "value.schema": "id bigint", "value.errors": "null"}
     formats["value.raw.column"] = "undecodable"
@@ -118,14 +118,14 @@ def test_a_value_that_cannot_be_read_may_be_null_with_its_bytes_beside_it(log: L
     ]
 
 
-def test_connects_envelope_tells_the_type_by_the_first_record(log: LogDir) -> None:
+def test_connects_envelope_tells_the_type_by_the_first_record(log):
     log.topic("orders").append(
         pa.table({"value": pa.array([None, *ROWS], ORDER)}), formats={"value.format": "connect-json"}
     )
     assert [one["value"] for one in contents(log, "orders", formats={"value.format": "connect-json"})] == [None, *ROWS]
 
 
-def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
+def test_a_schema_may_be_a_file(log, tmp_path):
     file = tmp_path / "order.ddl"
     file.write_text("id bigint, customer string\n")
     formats = {"value.format": "csv", "value.schema": str(file)}
@@ -147,12 +147,12 @@ def test_a_schema_may_be_a_file(log: LogDir, tmp_path: Path) -> None:
         ({"value.format": "json", "value.errors": "null", "value.raw.column": "offset"}, "a column that already"),
     ],
 )
-def test_options_that_cannot_be_are_refused(log: LogDir, formats: dict[str, str], message: str) -> None:
+def test_options_that_cannot_be_are_refused(log, formats, message):
     with pytest.raises(InvalidOptionError, match=message):
         contents(log, "orders", formats=formats)
 
 
-def test_nothing_is_registered_for_a_topic_that_is_not_there(log: LogDir, tmp_path: Path) -> None:
+def test_nothing_is_registered_for_a_topic_that_is_not_there(log, tmp_path):
     with pytest.raises(UnknownTopicError):
         log.topic("missing").append(TABLE, formats=avro(tmp_path))
     assert not (tmp_path / "registry").exists()
@@ -206,7 +206,7 @@ def values(log: LogDir, registry: str) -> list[Any]:
     return [one["value"] for one in contents(log, "orders", formats=formats)]
 
 
-def test_an_archive_of_a_cluster_decodes_itself(tmp_path: Path) -> None:
+def test_an_archive_of_a_cluster_decodes_itself(tmp_path):
     _, kafka = cluster(tmp_path)
     archive = LogDir.create(str(tmp_path / "archive"))
     archive.import_kafka(str(kafka))
@@ -215,7 +215,7 @@ def test_an_archive_of_a_cluster_decodes_itself(tmp_path: Path) -> None:
     assert values(archive, str(kafka)) == EXPECTED  # by another directory's topic
 
 
-def test_ids_versions_and_subjects_stay_on_import_and_export(tmp_path: Path) -> None:
+def test_ids_versions_and_subjects_stay_on_import_and_export(tmp_path):
     source, kafka = cluster(tmp_path)
     archive = LogDir.create(str(tmp_path / "archive"))
     archive.import_kafka(str(kafka))
@@ -237,7 +237,7 @@ def of_two_contexts() -> RegistryServer:
 
 
 @pytest.mark.parametrize("kind", ["topic", "http", "directory"])
-def test_an_id_is_that_of_its_subjects_context(log: LogDir, tmp_path: Path, kind: str) -> None:
+def test_an_id_is_that_of_its_subjects_context(log, tmp_path, kind):
     server = of_two_contexts()
     log.topic("orders").append(pa.table({"value": [b"\0\0\0\0\1" + bytes([200, 1, 10])]}))  # 100, then 5
     log.create_topic("_schemas")
@@ -253,7 +253,7 @@ def test_an_id_is_that_of_its_subjects_context(log: LogDir, tmp_path: Path, kind
             assert (record["value"]["debit"], record["value"]["credit"]) == expected
 
 
-def test_an_id_of_two_contexts_asks_for_the_context() -> None:
+def test_an_id_of_two_contexts_asks_for_the_context():
     server = RegistryServer()
     for context, kind in ((".east", '"long"'), (".west", '"string"')):
         server.register(f":{context}:orders-value", {"schema": kind})
@@ -266,9 +266,7 @@ def test_an_id_of_two_contexts_asks_for_the_context() -> None:
 
 @pytest.mark.parametrize("kind", ["topic", "directory"])
 @pytest.mark.parametrize("subject", ["com.example.Order", "deleted"])
-def test_a_record_names_its_schema_where_the_topic_has_no_subject(
-    log: LogDir, tmp_path: Path, kind: str, subject: str
-) -> None:
+def test_a_record_names_its_schema_where_the_topic_has_no_subject(log, tmp_path, kind, subject):
     formats = avro(tmp_path) | {"value.subject": subject}
     log.topic("orders").append(TABLE, formats=formats)
     directory = DirectoryRegistry(str(tmp_path / "registry"))
@@ -285,7 +283,7 @@ def test_a_record_names_its_schema_where_the_topic_has_no_subject(
     assert contents(log, "orders", formats=formats, columns=["key", "value"]) == TABLE.to_pylist()
 
 
-def test_a_later_record_names_its_schema_where_the_first_is_of_no_registry(log: LogDir, tmp_path: Path) -> None:
+def test_a_later_record_names_its_schema_where_the_first_is_of_no_registry(log, tmp_path):
     log.topic("orders").append([{"value": "no schema"}])
     formats = avro(tmp_path) | {"value.subject": "com.example.Order"}
     log.topic("orders").append(TABLE, formats=formats)
@@ -294,7 +292,7 @@ def test_a_later_record_names_its_schema_where_the_first_is_of_no_registry(log: 
     assert [row["value"] for row in rows] == [None, *ROWS]
 
 
-def test_a_registry_can_be_copied_into_a_directory(tmp_path: Path) -> None:
+def test_a_registry_can_be_copied_into_a_directory(tmp_path):
     log, _ = cluster(tmp_path)
     directory = DirectoryRegistry(str(tmp_path / "registry"))
     assert directory.copy_from(log.registry({})) == 3
@@ -313,7 +311,7 @@ def wrong(log: LogDir, formats: dict[str, str]) -> str:
     return str(caught.value)
 
 
-def test_a_wrong_format_names_the_schema_that_the_registry_has(tmp_path: Path) -> None:
+def test_a_wrong_format_names_the_schema_that_the_registry_has(tmp_path):
     log, _ = cluster(tmp_path)
     as_json = {"value.format": "json", "value.schema": "id bigint"}
     assert "found Confluent's wire format, schema id 2. Set value.format=avro, protobuf or" in wrong(log, as_json)
@@ -324,7 +322,7 @@ def test_a_wrong_format_names_the_schema_that_the_registry_has(tmp_path: Path) -
     assert "expected jsonschema, found Confluent Avro, schema id 2. Set value.format=avro;" in wrong(log, other)
 
 
-def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log: LogDir, tmp_path: Path) -> None:
+def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log, tmp_path):
     log.topic("orders").append(pa.table({"value": [b"\0\0\0\0\x07\x0e"]}))
     as_json = {"value.format": "json", "value.schema": "id bigint"}
     for registry, found in [
@@ -338,7 +336,7 @@ def test_an_error_of_the_registry_never_hides_the_error_of_the_value(log: LogDir
     )
 
 
-def test_decoders_that_name_schemas_travel_to_tasks(tmp_path: Path) -> None:
+def test_decoders_that_name_schemas_travel_to_tasks(tmp_path):
     log, _ = cluster(tmp_path)
     formats = {"value.format": "json", "value.schema": "id bigint", "schema.registry": "_schemas"}
     (decoder,) = pickle.loads(pickle.dumps(log.topic("orders").decoders(formats)))
@@ -346,7 +344,7 @@ def test_decoders_that_name_schemas_travel_to_tasks(tmp_path: Path) -> None:
         decoder.decode(next(iter(log.topic("orders").scan(columns=["value"]).batches())).column("value"))
 
 
-def test_the_topic_of_schemas_cannot_be_registered_in(tmp_path: Path) -> None:
+def test_the_topic_of_schemas_cannot_be_registered_in(tmp_path):
     log, _ = cluster(tmp_path)
     formats = {"value.format": "avro", "schema.registry": "_schemas", "value.subject": "new"}
     with pytest.raises(RegistryError, match="read-only"):
@@ -363,7 +361,7 @@ def _schema(subject: str, version: int, schema_id: int, deleted: bool = False) -
     return _record("SCHEMA", subject, value, version)
 
 
-def test_deletions_in_the_topic_of_schemas_are_followed_and_ids_stay() -> None:
+def test_deletions_in_the_topic_of_schemas_are_followed_and_ids_stay():
     registry = RecordsRegistry(
         [
             *(_schema("a", 1, 1), _schema("a", 2, 2), _schema("a", 3, 3), _schema("b", 1, 1), _schema("c", 1, 4)),
@@ -416,7 +414,7 @@ def serialized(kind: str, address: str) -> list[tuple[bytes, list[tuple[str, byt
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("where", ["http", "topic", "directory"])
 @pytest.mark.parametrize("kind", ["avro", "jsonschema", "protobuf"])
-def test_ids_in_headers_are_those_of_the_value(log: LogDir, tmp_path: Path, kind: str, where: str) -> None:
+def test_ids_in_headers_are_those_of_the_value(log, tmp_path, kind, where):
     server = RegistryServer()
     with server.running() as address:
         made = serialized(kind, address)
@@ -440,7 +438,7 @@ def test_ids_in_headers_are_those_of_the_value(log: LogDir, tmp_path: Path, kind
     assert [row["value"] for row in read] == [first, second, first, first, second, None]
 
 
-def test_a_guid_that_no_registry_has_is_an_error_or_null(log: LogDir, tmp_path: Path) -> None:
+def test_a_guid_that_no_registry_has_is_an_error_or_null(log, tmp_path):
     formats = avro(tmp_path)
     log.topic("orders").append(TABLE, formats=formats)
     value = {"value": b"\2", "headers": [("__value_schema_id", b"\1" + bytes(16))]}
@@ -451,7 +449,7 @@ def test_a_guid_that_no_registry_has_is_an_error_or_null(log: LogDir, tmp_path: 
     assert contents(log, "orders", formats=formats | {"value.errors": "null"})[-1]["value"] is None
 
 
-def test_values_of_glues_serializer_are_read_with_schemas_in_a_directory(log: LogDir, tmp_path: Path) -> None:
+def test_values_of_glues_serializer_are_read_with_schemas_in_a_directory(log, tmp_path):
     version = "12345678-1234-1234-1234-123456789abc"
     (tmp_path / "registry").mkdir()
     (tmp_path / "registry" / f"{version}.avsc").write_text(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,9 +26,7 @@ def uri(tmp_path: Path) -> str:
     return f"s3://{BUCKET}/{tmp_path.name}/log"
 
 
-def test_a_store_that_ignores_conditions_is_found_when_a_log_directory_is_made(
-    uri: str, s3_options: Mapping[str, str]
-) -> None:
+def test_a_store_that_ignores_conditions_is_found_when_a_log_directory_is_made(uri, s3_options):
     with store_proxy(s3_options) as proxy:
         proxy.ignores_conditions = True
         with pytest.raises(StorageError, match="ignores If-None-Match"):
@@ -50,7 +47,7 @@ def files(log: LogDir) -> list[FileInfo]:
     return [info for info in log.storage.list(recursive=True) if info.path != CLOCK_PROBE]
 
 
-def test_what_is_there_can_be_read_and_not_changed(uri: str, s3_options: Mapping[str, str]) -> None:
+def test_what_is_there_can_be_read_and_not_changed(uri, s3_options):
     log = LogDir.create(uri, s3_options)
     log.create_topic("orders")
     log.topic("orders").append(VALUES)
@@ -70,7 +67,7 @@ def test_what_is_there_can_be_read_and_not_changed(uri: str, s3_options: Mapping
     assert verify(log, deep=True).findings == []
 
 
-def test_a_store_that_keeps_conditions_is_probed_once(uri: str, s3_options: Mapping[str, str]) -> None:
+def test_a_store_that_keeps_conditions_is_probed_once(uri, s3_options):
     with store_proxy(s3_options) as proxy:
         LogDir.create(uri, proxy.options)
         assert proxy.counts()["PUT"] == 2
@@ -87,9 +84,7 @@ def no_links(*_: object) -> None:
     raise OSError(errno.ENOSYS, "Function not implemented")
 
 
-def test_a_mount_without_links_and_renames_is_refused_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_without_links_and_renames_is_refused_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setattr("os.link", no_links)
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: None)  # a system without renameat2
     with pytest.raises(StorageError, match=r"neither link nor rename .*s3://"):
@@ -97,9 +92,7 @@ def test_a_mount_without_links_and_renames_is_refused_with_the_way_out(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_mount_without_links_that_renames_to_free_names_keeps_a_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_without_links_that_renames_to_free_names_keeps_a_log(tmp_path, monkeypatch):
     monkeypatch.setattr("os.link", no_links)
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("orders", config={"flush.messages": "1"})
@@ -113,7 +106,7 @@ def test_a_mount_without_links_that_renames_to_free_names_keeps_a_log(
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
-def test_a_link_whose_reply_is_lost_is_known_for_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_whose_reply_is_lost_is_known_for_ones_own(tmp_path, monkeypatch):
     """NFS sends a request again, and the second one finds what the first one made."""
     link = os.link
 

@@ -108,7 +108,7 @@ steps = st.lists(
 )
 def test_only_records_of_the_keys_go_and_all_others_stay_where_they_are(
     policy, before, after, erased, history, commits, fewest_runs
-) -> None:
+):
     """With and without shared objects; an erasure that is killed after some commits is run again."""
     with tempfile.TemporaryDirectory() as directory, objects_of(fewest_runs):
         log = topic(LogDir.create(directory), policy, PARTITIONS, min_cleanable_dirty_ratio=0, segment_bytes=300)
@@ -191,7 +191,7 @@ def _work(log: LogDir, policy: str, steps, count: int) -> tuple[int, list[tuple[
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("history", [False, True])
-def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log: LogDir, policy: str, history: bool) -> None:
+def test_no_byte_of_the_value_is_left_after_erase_and_vacuum(log, policy, history):
     topic(log, policy, segment_bytes=400, min_cleanable_dirty_ratio=0)
     append_to_partitions(log, [(0, b"ada", b"first secret"), (0, b"bob", b"bob's"), (1, b"ada", b"second secret")])
     seal(log)
@@ -235,7 +235,7 @@ def objects_in_log(log: LogDir) -> set[str]:
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("history", [False, True])
-def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy: str, history: bool) -> None:
+def test_no_partition_keeps_a_shared_object_that_has_the_key(log, policy, history):
     bobs = secret_among_many(log, policy)
     report = erase(log, topics=["t"], keys=[b"ada"], history=history).to_dict()
     actions = [(line["partition"], line["segments"]) for line in report["partitions"] if line["action"] == "erase"]
@@ -252,7 +252,7 @@ def test_no_partition_keeps_a_shared_object_that_has_the_key(log: LogDir, policy
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("history", [False, True])
-def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogDir, history: bool) -> None:
+def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log, history):
     """The first erasure is killed before other partitions' runs are copied, and vacuum drops the rows of the keys."""
     bobs = secret_among_many(log)
     with pytest.raises(Killed):
@@ -280,7 +280,7 @@ def test_a_run_that_no_row_names_any_more_is_found_by_the_next_erasure(log: LogD
     assert faults(log) == []
 
 
-def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log: LogDir) -> None:
+def test_the_account_of_a_shared_object_waits_for_every_run_in_it(log):
     secret_among_many(log)
     log.topic("t").alter(config={"segment.ms": "60000"})
     now_ms = log.storage.now_ms()
@@ -314,7 +314,7 @@ def clipped(log: LogDir, base_offset: int, batch_bytes: int) -> None:
     log.topic("t").manifest.commit(lambda _: Change("test", replace=[row], partitions=[partition]))
 
 
-def test_bytes_of_a_file_that_its_row_does_not_name_go_too(log: LogDir) -> None:
+def test_bytes_of_a_file_that_its_row_does_not_name_go_too(log):
     topic(log)
     clipped(log, 1, batch_bytes=1)
     erase(log, topics=["t"], keys=[b"ada"], history=True)
@@ -322,7 +322,7 @@ def test_bytes_of_a_file_that_its_row_does_not_name_go_too(log: LogDir) -> None:
     assert [one["value"] for one in contents(log, "t")] == [b"1", b"2"]
 
 
-def test_a_row_that_begins_inside_a_batch_is_refused_and_left(log: LogDir) -> None:
+def test_a_row_that_begins_inside_a_batch_is_refused_and_left(log):
     topic(log)
     clipped(log, 1, batch_bytes=10_000)
     before = log.topic("t").snapshot.version
@@ -331,7 +331,7 @@ def test_a_row_that_begins_inside_a_batch_is_refused_and_left(log: LogDir) -> No
     assert log.topic("t").snapshot.version == before
 
 
-def test_a_dry_run_names_what_would_go_and_changes_nothing(log: LogDir) -> None:
+def test_a_dry_run_names_what_would_go_and_changes_nothing(log):
     topic(log, "compact")
     append_to_partitions(log, [(0, b"ada", b"1"), (0, b"ada", b"2"), (0, b"bob", b"3")])
     append_to_partitions(log, [(0, b"bob", b"4")])
@@ -342,7 +342,7 @@ def test_a_dry_run_names_what_would_go_and_changes_nothing(log: LogDir) -> None:
     assert (log.topic("t").snapshot.version, contents(log, "t")) == before
 
 
-def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: LogDir) -> None:
+def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log):
     topic(log)
     append_to_partitions(log, [(0, b"ada", b"1"), (0, b"bob", b"2"), (1, b"ada", b"3")])
     play = Play().before_commits(lambda: seal(log))
@@ -352,7 +352,7 @@ def test_what_another_job_replaced_meanwhile_is_erased_in_a_further_round(log: L
     assert faults(log) == []
 
 
-def test_a_value_that_comes_after_the_erasure_stays(log: LogDir) -> None:
+def test_a_value_that_comes_after_the_erasure_stays(log):
     topic(log, "compact")
     append_to_partitions(log, [(0, b"ada", b"1")])
     erase(log, topics=["t"], keys=[b"ada"])
@@ -370,7 +370,7 @@ def imported(log: LogDir, directory: str) -> str:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("directory", ["txn-0", "txn-compact/dirty", "txn-compact/clean-2"])
-def test_transactions_stay_as_they_are(log: LogDir, directory: str) -> None:
+def test_transactions_stay_as_they_are(log, directory):
     """Directories with aborted and open transactions lose just the key, at both isolation levels; markers stay."""
     name = imported(log, directory)
 
@@ -389,7 +389,7 @@ def test_transactions_stay_as_they_are(log: LogDir, directory: str) -> None:
 
 
 @pytest.mark.parametrize("directory", ["legacy-v0-0", "legacy-v1-0"])
-def test_what_kafka_wrote_in_old_formats_is_erased_from_too(log: LogDir, directory: str) -> None:
+def test_what_kafka_wrote_in_old_formats_is_erased_from_too(log, directory):
     name = imported(log, directory)
     before = contents(log, name)
     key = next(row["key"] for row in before if row["key"])
@@ -397,7 +397,7 @@ def test_what_kafka_wrote_in_old_formats_is_erased_from_too(log: LogDir, directo
     assert contents(log, name) == [row for row in before if row["key"] != key] != []
 
 
-def test_erased_records_do_not_come_back_in_an_export(log: LogDir, tmp_path: Path) -> None:
+def test_erased_records_do_not_come_back_in_an_export(log, tmp_path):
     topic(log, segment_bytes=300)
     append_to_partitions(log, [(0, b"ada", b"secret"), (0, b"bob", b"1"), (1, b"ada", b"secret")])
     erase(log, topics=["t"], keys=[b"ada"])
@@ -410,7 +410,7 @@ def test_erased_records_do_not_come_back_in_an_export(log: LogDir, tmp_path: Pat
     assert files_with(exported, b"secret") == []
 
 
-def test_keys_are_wanted_and_a_log_of_ours(log: LogDir) -> None:
+def test_keys_are_wanted_and_a_log_of_ours(log):
     topic(log)
     with pytest.raises(InvalidOptionError, match="Which keys"):
         erase(log, topics=["t"], keys=[])
@@ -418,7 +418,7 @@ def test_keys_are_wanted_and_a_log_of_ours(log: LogDir) -> None:
         erase(LogDir.open(str(GOLDEN / "broker-data")), topics=["orders"], keys=[b"a"])
 
 
-def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: LogDir) -> None:
+def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log):
     topic(log, file_delete_delay_ms=1000)
     append_to_partitions(log, [(0, b"ada", b"secret")])
     append_to_partitions(log, [(0, b"bob", b"1")])
@@ -444,7 +444,7 @@ def test_the_account_of_a_key_names_every_file_that_has_it_and_until_when(log: L
 
 
 @pytest.mark.parametrize("made_again", [False, True])
-def test_history_and_the_account_cover_the_files_of_a_deleted_topic_of_the_name(log: LogDir, made_again: bool) -> None:
+def test_history_and_the_account_cover_the_files_of_a_deleted_topic_of_the_name(log, made_again):
     topic(log, file_delete_delay_ms=5000)
     append_to_partitions(log, [(0, b"ada", b"secret"), (1, b"bob", b"bobs own")])
     log.delete_topic("t")
@@ -462,7 +462,7 @@ def test_history_and_the_account_cover_the_files_of_a_deleted_topic_of_the_name(
     assert key_account(log, "t", b"bob").copies != ()
 
 
-def test_a_deleted_topics_shared_object_is_in_the_account_until_it_goes(log: LogDir) -> None:
+def test_a_deleted_topics_shared_object_is_in_the_account_until_it_goes(log):
     secret_among_many(log)
     log.delete_topic("t")
     topic(log, file_delete_delay_ms=DAY_MS)

@@ -104,7 +104,7 @@ def test_what_goes_is_what_kafkas_loops_take(found, overrides):
 
 
 @pytest.mark.parametrize("most", [2, pytest.param(3, marks=pytest.mark.proof)])
-def test_every_small_partition_loses_what_kafkas_loops_take(most: int) -> None:
+def test_every_small_partition_loses_what_kafkas_loops_take(most):
     """Up to so many segments with and without bytes, offsets and timestamps, old and new, and log starts in each."""
     times = [(-1, 0), (-1, NOW_MS), (0, NOW_MS), (NOW_MS, 0)]
     segment = [(size, *time, offsets) for size, time, offsets in itertools.product((0, 1), times, (0, 1))]

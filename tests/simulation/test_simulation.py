@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +24,7 @@ COMMITS = 80
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.proof)])
-def test_nothing_is_lost_doubled_or_resurrected(seed: int) -> None:
+def test_nothing_is_lost_doubled_or_resurrected(seed):
     outcome = run(seed, COMMITS)
     assert outcome.violation is None, (
         f"python -m verification.simulation --seed {seed} --commits {COMMITS}: {outcome.violation}"
@@ -35,7 +34,7 @@ def test_nothing_is_lost_doubled_or_resurrected(seed: int) -> None:
 
 
 @pytest.mark.proof
-def test_a_seed_has_the_same_events_in_every_process(python_environment: Mapping[str, str]) -> None:
+def test_a_seed_has_the_same_events_in_every_process(python_environment):
     """And another seed has others."""
     traces: dict[str, list[str]] = {}
     for hash_seed, which in (("1", ["--seed", "8"]), ("2", ["--seeds", "7-8"])):
@@ -63,28 +62,28 @@ def _found(pattern: str, commits: int = COMMITS, first: int = 1) -> bool:
 
 
 @pytest.mark.proof
-def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch):
     monkeypatch.setattr(TopicLog, "find", lambda log, *_: None)
     assert _found("a commit is there twice|acknowledged nothing of")
 
 
-def test_a_commit_without_its_row_files_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_without_its_row_files_is_found(monkeypatch):
     monkeypatch.setattr(ChangeWriter, "write", lambda writer, further=(): writer.waiting.clear())
     assert _found("which is not there")
 
 
-def test_a_repeated_transaction_that_is_added_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_transaction_that_is_added_is_found(monkeypatch):
     monkeypatch.setattr(TopicLog, "holds", lambda log, state, txn: False)
     assert _found("is repeated")
 
 
-def test_a_position_that_two_readers_move_from_the_same_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_position_that_two_readers_move_from_the_same_place_is_found(monkeypatch):
     monkeypatch.setattr(groups, "_check_unmoved", lambda *_: None)
     assert _found("another reader moved")
 
 
 @pytest.mark.proof
-def test_files_that_vacuum_deletes_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_vacuum_deletes_too_early_are_found(monkeypatch):
     def rows_out_of_the_log(rows: pa.Table, *_: object) -> pa.Table:
         return rows.filter(pc.is_in(rows.column("state"), pa.array(OUT_OF_LOG)))
 
@@ -93,13 +92,13 @@ def test_files_that_vacuum_deletes_too_early_are_found(monkeypatch: pytest.Monke
 
 
 @pytest.mark.proof
-def test_files_that_vacuum_leaves_behind_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_vacuum_leaves_behind_are_found(monkeypatch):
     monkeypatch.setattr(vacuum_module, "_delete_orphans", lambda *_: [])
     assert _found("that no row names")
 
 
 @pytest.mark.proof
-def test_a_table_that_keeps_what_left_its_topic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_keeps_what_left_its_topic_is_found(monkeypatch):
     def only_whether_it_is_new(topic: object, before: object, *_: object, **__: object) -> str | None:
         return None if before else table_plan.NO_POSITION
 
@@ -107,7 +106,7 @@ def test_a_table_that_keeps_what_left_its_topic_is_found(monkeypatch: pytest.Mon
     assert _found("the plain table of .* never there", first=5)
 
 
-def test_an_error_of_the_judge_itself_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_judge_itself_is_found(monkeypatch):
     def fails(*_: object) -> None:
         raise TypeError("the judge is wrong")
 

@@ -35,18 +35,18 @@ def found(report: Report) -> tuple[list[str], int, int]:
 
 
 @pytest.mark.cases(2)
-def test_waves_find_what_a_look_at_all_finds(damaged: LogDir, request) -> None:
+def test_waves_find_what_a_look_at_all_finds(damaged, request):
     whole = found(verify(damaged, deep=True))
     request.getfixturevalue("small_waves")
     assert found(verify(damaged, deep=True)) == whole
     assert whole[0]
 
 
-def test_a_good_log_has_no_findings_in_waves(log: LogDir, small_waves: None) -> None:
+def test_a_good_log_has_no_findings_in_waves(log, small_waves):
     assert verify(log, deep=True).ok
 
 
-def test_a_repair_in_waves_leaves_a_clean_log(directory: Path, small_waves: None) -> None:
+def test_a_repair_in_waves_leaves_a_clean_log(directory, small_waves):
     FILE_FAULTS["a missing offset index"][0](LogDir.open(str(directory)), directory)
     assert repaired(verify(LogDir.open(str(directory)), repair=True))
     assert verify(LogDir.open(str(directory)), deep=True).ok

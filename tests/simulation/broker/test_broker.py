@@ -18,7 +18,7 @@ from verification.world.manifest_rows import Segment
 PASSES = 42
 
 
-def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted() -> None:
+def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted():
     seed = 2
     outcome = run(seed, PASSES)
     assert outcome.violation is None, f"python -m verification.simulation.broker --seed {seed}: {outcome.violation}"
@@ -26,7 +26,7 @@ def test_nothing_is_lost_unsaid_above_the_high_watermark_or_aborted() -> None:
 
 
 @pytest.mark.proof
-def test_a_seed_has_the_same_events_every_time() -> None:
+def test_a_seed_has_the_same_events_every_time():
     first, second, other = run(3, 10), run(3, 10), run(4, 10)
     assert first.trace == second.trace != other.trace
 
@@ -36,7 +36,7 @@ def found(pattern: str, first: int = 1) -> bool:
     return any(re.search(pattern, run(seed, PASSES).violation or "") for seed in range(first, first + 20))
 
 
-def test_a_segment_that_rolled_after_a_first_listing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_rolled_after_a_first_listing_is_found(monkeypatch):
     """The high watermark cuts what was the last segment when it was looked at; then the directory is listed again."""
     end_at = partition._Directory._end_at
 
@@ -57,13 +57,13 @@ def test_a_segment_that_rolled_after_a_first_listing_is_found(monkeypatch: pytes
 
 
 @pytest.mark.proof
-def test_a_segment_that_a_cleaner_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_a_cleaner_replaced_is_found(monkeypatch):
     monkeypatch.setattr(Listing, "changed_file", lambda *_, **__: None)
     assert found("a pass fails|lacks the newest value|holds", 19)
 
 
 @pytest.mark.proof
-def test_a_transaction_index_that_is_not_the_scans_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_index_that_is_not_the_scans_is_found(monkeypatch):
     """Kafka's file is looked at again as it is copied, and left out where a marker came after the scan."""
     with_transactions = importing._with_transactions
 
@@ -77,6 +77,6 @@ def test_a_transaction_index_that_is_not_the_scans_is_found(monkeypatch: pytest.
     assert found("readers of committed records", 5)
 
 
-def test_a_hole_that_is_not_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hole_that_is_not_recorded_is_found(monkeypatch):
     monkeypatch.setattr(Landing, "_holes", lambda *_: [])
     assert found("without a hole")
