@@ -1097,6 +1097,14 @@ MUTANTS = (
     ),
     Mutant(
         "rebuild",
+        "what delta-rs cannot open is a store that fails",
+        "maintenance/rebuild/rebuild.py",
+        "            if _failure(Manifest(copy, manifest.topic)) is not None:\n                return True\n",
+        "            pass\n",
+        "tests/maintenance/rebuild/test_damage.py::test_a_damaged_manifest_is_rebuilt_by_a_repair",
+    ),
+    Mutant(
+        "rebuild",
         "a note that nothing proves is played",
         "log/manifest/recovery/playback.py",
         "        if note.name in notes.marked\n",

@@ -22,8 +22,8 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_rows, print_table, shown_hole
-from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
-from spark_segments.maintenance.rebuild.rebuild import rebuild_manifest
+from spark_segments.errors import InvalidOptionError
+from spark_segments.maintenance.rebuild.rebuild import is_lost, rebuild_manifest
 from spark_segments.maintenance.verification.evidence import Signing, read_signed
 from spark_segments.maintenance.verification.verify import verify as look_for_faults
 from spark_segments.quantities import Bytes, human_bytes, moment, plural
@@ -104,7 +104,7 @@ def verify(
     topics = topic or None
     if repair and topics is not None and not log.is_kafka:
         names = log.named(topics)
-        lost = [name for name in names if not is_readable(log, name)]
+        lost = [name for name in names if is_lost(log, name)]
         for name in lost:
             rebuild(log, name, output, dry_run=dry_run, yes=yes)
         if len(lost) == len(names):
@@ -168,17 +168,6 @@ def _lost_line(line: Mapping[str, Any]) -> str:
         f"lost: {line['topic']}-{line['partition']}: offsets {start} to {end - 1}, at most {end - start:,} "
         f"records, of damaged batches in {line['path']}"
     )
-
-
-def is_readable(log: LogDir, topic: str) -> bool:
-    """Whether the manifest of a topic can be read. Raises StorageError where the store fails: then nobody knows."""
-    try:
-        _ = log.topic(topic).snapshot.segments
-    except StorageError:
-        raise
-    except (SegmentsError, OSError, ValueError):
-        return False
-    return True
 
 
 def rebuild(log: LogDir, topic: str, output: Output, *, dry_run: bool, yes: bool) -> None:

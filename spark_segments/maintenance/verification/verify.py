@@ -29,6 +29,7 @@ from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.report import Report
+from spark_segments.maintenance.rebuild.rebuild import is_lost, rebuild_manifest
 from spark_segments.maintenance.verification.manifest_rows import (
     check_applications,
     check_clocks,
@@ -134,7 +135,9 @@ def verify(
     uncorrected, the findings that no repair has corrected; holes, the known holes that the topics have recorded, which
     are no findings; lost, the offsets of damaged batches, which cannot be read.
 
-    `repair` checks deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic; each
+    `repair` first rebuilds the manifests of `topics` that are lost or damaged, each of which is in `details` as
+    "rebuilt" with what a rebuild says (restore.md): where commits may be lost, the topic gets a new id. It checks
+    deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic; each
     has a line, with its `new_path`. The findings stay in the report. With `cut` it takes damaged batches out of the
     log, too: their offsets become holes of the topic, and all other records stay. `against`: a list of checksums
     (checksums.py) that the files are compared with, too. `sign`: a deep look that finds nothing writes a signed list of
@@ -166,9 +169,12 @@ def verify(
 
         listed = ChecksumList.read(against) if isinstance(against, Path) else against
     report = _new_report(deep or repair, dry_run)
+    rebuilt = _rebuild_lost(log, topics, report) if repair and topics is not None else []
     kept = log.storage.directories(RECOVERY_DIRECTORY) if topics is None and log.kafka is None else ()
     kept = [name for name in kept if is_topic_name(name)]
     names = LogDirectory.selected(log.directories(), topics)
+    if dry_run:
+        names = [name for name in names if name not in rebuilt]
     for name in sorted({*kept} - {*names}):
         _add(report, _lost_manifest(log, name))
     snapshots, began_ms = [], log.storage.now_ms()
@@ -197,6 +203,16 @@ def verify(
     if sign is not None and not report.findings:
         report.details["signed"] = sign.write(log.storage, snapshots, began_ms, spark)
     return report.finish()
+
+
+def _rebuild_lost(log: LogDirectory, topics: Sequence[str], report: Report) -> list[str]:
+    """Rebuilds the manifests that are lost or damaged, unless it is a dry run, and returns the names of the topics."""
+    lost = [name for name in log.named(topics) if is_lost(log, name)]
+    for name in lost:
+        rebuilt = rebuild_manifest(log, name, dry_run=report.dry_run)
+        report.details.setdefault("rebuilt", []).append({"topic": name, **rebuilt.details})
+        report.partitions += rebuilt.partitions
+    return lost
 
 
 def verify_topic(
