@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -62,6 +62,7 @@ class TableBeside:
                 found=f"minWriterVersion {protocol.min_writer_version} {', '.join(features)}".strip(),
                 hint="Another program has changed the table: make another one",
             )
+        self._is_append_only = metadata.configuration.get("delta.appendOnly", "").lower() == "true"
         self._newest = self._actions(self.version)
         self.said = _position(self._newest or [])
 
@@ -92,6 +93,9 @@ class TableBeside:
     @classmethod
     def fitting(cls, schema: pa.Schema) -> pa.Schema:
         return schema
+
+    def renamed(self) -> Mapping[str, str]:
+        return {}  # that takes column mapping, a feature that is refused
 
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns:
         # Delta has other types in old files by its feature typeWidening, which many readers lack.
@@ -158,6 +162,16 @@ class TableBeside:
         return files
 
     def commit(self, commit: TableCommit) -> bool:
+        if commit.removed and self._is_append_only:
+            for file in commit.added:
+                self.storage.delete(file.path)
+            raise LogDirError(
+                "Rows are to leave the table, and it takes appends alone",
+                path=self.storage.uri,
+                expected="delta.appendOnly false, for a table that loses what leaves its topic",
+                found=f"delta.appendOnly true, and {len(commit.removed):,} files that lose rows",
+                hint="Set delta.appendOnly to false, or keep an archive: segments table … --archive",
+            )
         now_ms = wall_ms()
         info = {
             "timestamp": now_ms,

@@ -119,6 +119,13 @@ class IcebergTable:
         parts = [f"{field.transform} of {columns.find_column_name(field.source_id)}" for field in fields]
         self.partitioned_by = [DAY] if parts == [f"{DAY} of timestamp"] else parts
 
+    def renamed(self) -> Mapping[str, str]:
+        now = _names(self._table.schema())
+        renamed: dict[str, str] = {}
+        for schema in self._table.schemas().values():
+            renamed |= {name: now[number] for number, name in _names(schema).items() if now.get(number, name) != name}
+        return {name: new for name, new in renamed.items() if name not in now.values()}
+
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns:
         try:
             change = self._table.transaction()
@@ -201,6 +208,14 @@ class IcebergTable:
             value = (bounds or {}).get(field.field_id)
             return None if value is None else from_bytes(field.field_type, value)  # type: ignore[arg-type]
 
+        if file.spec_id != self._table.spec().spec_id:
+            raise LogDirError(
+                "Another program has changed the table's partitions",
+                path=file.file_path,
+                expected=f"a file of the partition spec {self._table.spec().spec_id}",
+                found=f"one of the spec {file.spec_id}",
+                hint="Rewrite the table's files in its present spec, or make another table",
+            )
         names = ("partition", "offset")
         bounds = {name: (bound(file.lower_bounds, name), bound(file.upper_bounds, name)) for name in names}
         days = file.partition[0] if self.partitioned_by else None
@@ -281,6 +296,11 @@ def _changes_rows(snapshot: Snapshot) -> bool:
     if summary is None or summary.operation == Operation.REPLACE:
         return summary is None
     return any(int(summary.additional_properties.get(name, "0")) for name in _CHANGES)
+
+
+def _names(schema: Schema) -> dict[int, str]:
+    """{field id: name}, however deep"""
+    return {number: str(schema.find_column_name(number)) for number in schema.field_ids}
 
 
 def _with_ids(schema: pa.Schema) -> Schema:

@@ -40,7 +40,7 @@ from spark_segments.lake.delta_table import TableBeside
 from spark_segments.lake.erased import ErasedKeys, other_keys
 from spark_segments.lake.plan import TopicSince, plan_table, rival_offsets
 from spark_segments.lake.rows import Written, count_records, have_newer, sift_rows, write_rows
-from spark_segments.lake.rules import OtherKeys, Rule, TypedKeys
+from spark_segments.lake.rules import PLACE, OtherKeys, Rule, TypedKeys
 from spark_segments.lake.table_format import (
     DAY,
     KEY_BYTES,
@@ -84,6 +84,8 @@ TOPIC = "{topic}"
 
 COLUMNS = ("key", "value", "headers", "partition", "offset", "timestamp")
 """Columns of a table, as a read of the topic has them. Columns of undecodable bytes and `day` come behind them."""
+
+OWN_COLUMNS = (*COLUMNS, KEY_BYTES)
 
 TRIES = 5
 """How often an update is tried when another commit comes first."""
@@ -317,6 +319,7 @@ class _Update:
         """The change of the table's columns; None: they stay. Raises InvalidOptionError for columns that it cannot
         have, and for options under which it would lose a field.
         """
+        self._check_columns(there)
         schema, formats = self._columns_of_topic(), self.call.remembered(self.settings.formats)
         if formats != self.settings.formats and (lost := lost_field(there.schema, schema)) is not None:
             _check_same(self.storage, f"a table with the field {lost}", f"{self.call.formats}, where it is not read")
@@ -325,6 +328,28 @@ class _Update:
             return None
         check_columns(both, self.storage.uri)
         return there.new_columns(both, dataclasses.replace(self.settings, formats=formats))
+
+    def _check_columns(self, there: TableFormat) -> None:
+        """Raises LogDirError where another program has taken a column away that this one reads or writes, or has added
+        one that wants a value.
+        """
+        columns = self.scan.schema
+        changes = [
+            f"{name} became {new}" for name, new in there.renamed().items() if name.partition(".")[0] in OWN_COLUMNS
+        ]
+        changes += [f"{name} is gone" for name in ("key", *PLACE, "timestamp") if name not in there.schema.names]
+        for field in there.schema:
+            is_ours = field.name in columns.names and not columns.field(field.name).nullable
+            if not (field.nullable or is_ours):
+                changes.append(f"{field.name} wants a value in each row")
+        if changes:
+            raise LogDirError(
+                "Another program has changed the columns of the table",
+                path=self.storage.uri,
+                expected="the columns that segments table made, and others that may be null",
+                found="; ".join(changes),
+                hint="Take the change back, or make another table",
+            )
 
     def _erased(self, earlier: Iterator[TablePositions | None]) -> Sequence[Rule]:
         """What keeps rows of an archive where keys of its topic were erased. Nothing: all rows stay. `earlier`: the

@@ -42,9 +42,21 @@ class TableSettings:
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> TableSettings | None:
-        """The settings in a table's properties; None for a table that other programs made."""
+        """The settings in a table's properties; None for a table that other programs made. Raises LogDirError for
+        settings that cannot be read.
+        """
         said = properties.get(_SETTINGS)
-        return None if said is None else cls(**json.loads(said))
+        if said is None:
+            return None
+        try:
+            return cls(**json.loads(said))
+        except (ValueError, TypeError) as error:
+            raise LogDirError(
+                f"The table's property {_SETTINGS} cannot be read",
+                expected="what segments table wrote there, in this version or an earlier one",
+                found=said[:200],
+                hint="Set the property as an earlier version of the table has it, or make another table",
+            ) from error
 
     def to_properties(self) -> dict[str, str]:
         """The properties of a table that keep them."""
@@ -117,12 +129,13 @@ class TablePositions:
         """The positions in a commit's text; None for a text that another program wrote."""
         try:
             said = json.loads(text)["segments"]
-        except (ValueError, KeyError, TypeError):
+            topic_id, epochs, offsets = said["topic_id"], said.get("leader_epochs", {}), said["offsets"]
+            positions = {int(name): Position(end, topic_id, epochs.get(name, 0)) for name, (_, end) in offsets.items()}
+            starts = {int(name): start for name, (start, _) in offsets.items()}
+            at_ms, version, across = said["at_ms"], said["version"], said.get("across", False)
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        topic_id, epochs, offsets = said["topic_id"], said.get("leader_epochs", {}), said["offsets"]
-        positions = {int(name): Position(end, topic_id, epochs.get(name, 0)) for name, (_, end) in offsets.items()}
-        starts = {int(name): start for name, (start, _) in offsets.items()}
-        return TablePositions(topic_id, positions, starts, said["at_ms"], said["version"], said.get("across", False))
+        return TablePositions(topic_id, positions, starts, at_ms, version, across)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +184,9 @@ class TableFormat(Protocol):
     partitioned_by: list[str]
     settings: TableSettings | None
     said: TablePositions | None
+
+    def renamed(self) -> Mapping[str, str]:
+        """{earlier name of a column, however deep: the name that it has now} where a program has renamed one."""
 
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns:
         """The table's new columns by the format's rules, for those of `schema`, which are wider. Raises

@@ -177,3 +177,35 @@ def test_an_archive_that_is_restored_to_before_an_erasure_asks_for_the_keys_agai
     assert "Keys of the topic were erased" in failure(orders, uri)
     update(orders, uri, keys=[b"b"])
     assert b"b" not in [row["key"] for row in content(uri) if row["value"] is not None]
+
+
+def test_a_table_that_takes_appends_alone_loses_no_rows(orders, uri):
+    update(orders, uri)
+    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
+    append(orders, (b"z", b"9"))
+    update(orders, uri)
+    before, files = content(uri), set(Path(uri).glob("*.parquet"))
+    orders.topic("orders").delete_records({0: 2})
+    assert "delta.appendOnly" in failure(orders, uri)
+    assert content(uri) == before and set(Path(uri).glob("*.parquet")) == files
+    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    update(orders, uri)
+    assert content(uri) == readable(orders)
+
+
+def test_what_others_wrote_into_a_commit_is_no_position(orders, uri):
+    update(orders, uri)
+    for number, text in enumerate(('{"segments": 1}', '{"segments": {"offsets": [1]}}', "odd"), start=2):
+        info = {"timestamp": 0, "operation": "OPTIMIZE", "userMetadata": text}
+        (Path(uri) / f"_delta_log/{number:020d}.json").write_text(json.dumps({"commitInfo": info}))
+    append(orders, (b"z", b"9"))
+    update(orders, uri)
+    assert content(uri) == readable(orders)
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", '{"topic": "orders", "of a later version": 1}'])
+def test_settings_that_cannot_be_read_are_an_error_that_shows_them(orders, uri, text):
+    update(orders, uri)
+    DeltaTable(uri).alter.set_table_properties({"segments.table": text}, raise_if_not_exists=False)
+    error = failure(orders, uri)
+    assert "property segments.table cannot be read" in error and text in error

@@ -14,6 +14,8 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import StringType
 from pyiceberg.utils.config import Config
 
 from spark_segments.errors import InvalidOptionError, LogDirError
@@ -178,7 +180,8 @@ def test_a_rollback_stays_one_after_others_have_rewritten_and_expired(orders, ur
 
 def test_a_key_that_was_erased_is_forgotten_after_others_have_expired_the_snapshots_of_before(orders, uri):
     update(orders, uri, archive=True)
-    erase(orders, topics=["orders"], keys=[b"a", b"b"])
+    for key in (b"a", b"b"):
+        erase(orders, topics=["orders"], keys=[key])
     update(orders, uri, keys=[b"a"])
     expire(uri)
     update(orders, uri, keys=[b"b"])
@@ -280,3 +283,46 @@ def test_commands_of_a_process_keep_a_table_in_step(orders, uri, python_environm
     append(orders, (b"d", b"1"))
     segments("maintain", orders.uri, "--table", f"{Path(uri).parent}/table")
     assert content(uri) == readable(orders) and len(content(uri)) == 4
+
+
+def _renamed(update):
+    update.rename_column("value", "wert")
+
+
+def _dropped(update):
+    update.delete_column("offset")
+
+
+def _required(update):
+    update.add_column("shop", StringType(), required=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(_renamed, "value became wert"), (_dropped, "offset is gone"), (_required, "shop wants a value")],
+    ids=["renamed", "dropped", "required"],
+)
+def test_columns_that_others_changed_are_an_error_that_names_them(orders, uri, change, words):
+    update(orders, uri)
+    with iceberg_table(uri).update_schema(allow_incompatible_changes=True) as schema:
+        change(schema)
+    append(orders, (b"z", b"9"))
+    assert words in failure(orders, uri)
+
+
+def test_a_column_that_was_renamed_back_goes_on(orders, uri):
+    update(orders, uri)
+    for names in (("value", "wert"), ("wert", "value")):
+        with iceberg_table(uri).update_schema() as schema:
+            schema.rename_column(*names)
+    append(orders, (b"z", b"9"))
+    update(orders, uri)
+    assert content(uri) == readable(orders)
+
+
+def test_partitions_that_others_added_are_an_error_that_names_a_file(orders, uri):
+    update(orders, uri)
+    with iceberg_table(uri).update_spec() as spec:
+        spec.add_field("timestamp", DayTransform(), "timestamp_day")
+    append(orders, (b"z", b"9"))
+    assert "has changed the table's partitions" in failure(orders, uri)

@@ -1345,4 +1345,20 @@ MUTANTS = (
         "        if not named:\n",
         "tests/maintenance/test_table.py::test_an_archive_wants_as_many_keys_as_an_erasure_had",
     ),
+    Mutant(
+        "tables",
+        "a renamed column is followed by its name",
+        "lake/iceberg_table.py",
+        "        return {name: new for name, new in renamed.items() if name not in now.values()}\n",
+        "        return {}\n",
+        "tests/maintenance/test_iceberg_tables.py::test_columns_that_others_changed_are_an_error_that_names_them",
+    ),
+    Mutant(
+        "tables",
+        "rows leave a table that takes appends alone",
+        "lake/delta_table.py",
+        "        if commit.removed and self._is_append_only:\n",
+        "        if False:\n",
+        "tests/maintenance/test_changed_tables.py::test_a_table_that_takes_appends_alone_loses_no_rows",
+    ),
 )
