@@ -75,7 +75,8 @@ class TopicMirror:
                 latest = leader.latest()
                 self._reach(leader, follower, latest, jump=attempt > 0)
             except (FileNotFoundError, InvalidOptionError):
-                # Vacuum has taken files of a version that was under way. Those of the newest version it leaves alone.
+                # Vacuum has taken files of a version that was under way. Those of the newest version it leaves alone: a
+                # further try jumps there. Where the newest itself lacks files, no try helps.
                 is_newest = attempt > 0 and latest is not None and leader.newest() == latest.snapshot.version
                 if is_newest or attempt == _TRIES - 1:
                     raise

@@ -72,6 +72,11 @@ class Lease:
     def take(self) -> bool:
         """Takes or renews the lease, and says whether it is held. Raises SegmentsError where the store fails."""
         with self._lock:
+            # Before the request, not after it: the file may be made as soon as the request is sent, and its age counts
+            # from then. A clock that starts at the reply would trust the lease longer than others do.
+            #
+            #   here      |begun      |reply                    |begun + 15 s - 3 s: trusts it no longer
+            #   store         |file made                              |made + 15 s + 3 s: another server may take it
             begun = Moment.now()
             newest = self.holder()
             is_own = newest is not None and newest.server == self._server
@@ -80,6 +85,7 @@ class Lease:
             else:
                 age_seconds = (self._storage.now_ms() - newest.modified_ms) / 1000
                 is_free = age_seconds > LEASE_SECONDS + MARGIN_SECONDS
+            # Above `_least`, too: a group has a commit of that number already, and takes none of a lower one.
             number = max(0 if newest is None else newest.number, self._least) + 1
             is_taken = is_free and not self._ended.is_set() and self._made(number)
             if is_taken and (not is_own or self.number <= self._least):

@@ -256,12 +256,16 @@ class Group(Prints):
             if attempt:
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.02 * 2**attempt)))
             try:
+                # Look first: a try whose reply was lost may stand by now, and a plan made on top of it would move the
+                # positions twice.
                 made = self._made(files, commit_id, sent)
                 if made is not None:
                     return Positions(self.id, made)
                 if attempt == _TRIES:  # the last try was looked for, and did not happen
                     break
                 base, begun = None, base or self._newest(skips_damage=skips_damage)
+                # A stale listing. A plan on it would ask for a number that is taken; a plan that has nothing to do
+                # would be believed.
                 if begun.number < least:
                     continue
                 if check is not None:
@@ -278,6 +282,7 @@ class Group(Prints):
                 files.make(made)
                 if self._stands(files, made):
                     return Positions(self.id, made)
+                # It will never stand. Kept in `sent`, it would make every later failure an unknown outcome.
                 sent.discard(made.number)
                 failure = FileExistsError(f"number {made.number} was given before")
             except FileExistsError as error:

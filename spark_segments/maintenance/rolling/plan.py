@@ -156,12 +156,15 @@ def plan_roll(
     # An imported active segment may be an empty file: the first batch is in the next one then.
     filled = np.minimum(np.searchsorted(np.cumsum(log_bytes), np.cumsum(size) - size, side="right"), first + rows - 1)
     first_timestamp = chunks.column("first_batch_max_timestamp_ms").to_numpy()[filled]
+    # As in Kafka, by the records' own time where they have one, else by the time of the files. Never one minus the
+    # other: a topic that is imported after a year has old timestamps and new files.
     waited = np.where(first_timestamp >= 0, largest - first_timestamp, created[first + rows - 1] - created[filled])
     if rules.segment_jitter_ms > 0:
         bases = zip(partitions.tolist(), base.tolist(), strict=True)
         roll_ms = np.array([rules.roll_ms(number, offset) for number, offset in bases], np.int64)
     else:
         roll_ms = np.full(len(first), rules.segment_ms, np.int64)
+    # The later of both: a record with a time in the past would seal its segment at once, and each record after it.
     idle = now_ms - np.maximum(first_timestamp, created[filled]) > roll_ms
     reasons = {
         SEGMENT_BYTES: size > rules.limits.segment_bytes,
