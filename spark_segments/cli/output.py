@@ -239,6 +239,7 @@ def _sums(report: Mapping[str, Any]) -> str:
         sums += [f"{plural(tombstones, 'tombstone')} would be appended"] if tombstones else []
         sums += [f"{plural(details[_EARLIER], 'earlier file')} would be deleted"] if details.get(_EARLIER) else []
         return ", ".join([*sums, took])
+    sums = sums if lines else []
     for name in ("records", "bytes"):
         before, after = report[f"{name}_in"], report[f"{name}_out"]
         if before or after:
@@ -247,7 +248,7 @@ def _sums(report: Mapping[str, Any]) -> str:
     sums += [f"dropped: {_reasons(report['dropped'])}"] if report["dropped"] else []
     sums += [plural(details[name], noun) for name, noun in _OTHER_FILES.items() if details.get(name)]
     sums += [f"{plural(details[_EARLIER], 'earlier file')} deleted"] if details.get(_EARLIER) else []
-    return ", ".join([*sums, took])
+    return ", ".join([*(sums or ["nothing to do"]), took])
 
 
 def _over(details: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ class Decoder:
         return ValueFormatError(
             f"A {self.chosen.column} cannot be read as {self.chosen.format} ({error.reason})",
             path=_place(context, place),
-            expected=self.chosen.format,
+            expected=self.chosen.format if name != self.chosen.format else "a value of its type or schema",
             found=found,
             hint=self._hint(name),
         )

@@ -169,6 +169,11 @@ def old_orders(orders: LogDir, tmp_path: Path) -> str:
     return copy_of(orders, tmp_path / "log").uri
 
 
+def test_max_bytes_that_nothing_exceeds_is_nothing_to_do(segments, old_orders):
+    ran = segments("retain", old_orders, "--max-bytes", "1TiB", "--now-ms", START_MS + DAY_MS)
+    assert ran.error.startswith("retain: nothing to do, ")
+
+
 def test_max_bytes_shortens_retention_and_says_how_far(segments, old_orders):
     now_ms = START_MS + 5 * DAY_MS
     before = LogDir.open(old_orders).topic("orders").snapshot.version

@@ -212,6 +212,12 @@ def test_a_first_record_that_is_no_envelope_is_an_error_or_null_as_a_later_one_i
     assert [row["value"] for row in contents(log, "rows", formats=formats)] == [None, {"a": 1}, None]
 
 
+def test_a_field_that_does_not_fit_is_not_called_the_wrong_format(log):
+    log.topic("rows").append([{"value": '{"id": "x"}'}])
+    with pytest.raises(ValueFormatError, match="expected a value of its type or schema, found JSON"):
+        contents(log, "rows", formats={"value.format": "json", "value.schema": "id int"})
+
+
 def test_a_time_that_no_engine_has_in_the_first_record_of_connects_json_is_null(log):
     """The year 294276, which a long of milliseconds can say."""
     log.topic("rows").append(
