@@ -169,6 +169,8 @@ def compact(
     min.cleanable.dirty.ratio, max.compaction.lag.ms has passed, or
     delete.retention.ms has for the tombstones of an erasure.
 
+    A dry run reads what the run would read, and counts what it would drop.
+
     Example: segments compact /data/log prices --force --dry-run
     """
     from spark_segments.maintenance import compact as job

@@ -74,6 +74,9 @@ def compact(
     and however well they compress. Only a record batch that is larger than a window takes more: a few times its
     decompressed size. In this process all maps together share the buffer. On Spark the driver merges the maps of a
     large partition: it holds one such map, too.
+
+    A dry run reads what the run would read, to count what it would drop: in the first round, where the map does not
+    hold all keys. After other jobs' dry runs (`planned`) it reads nothing of topics that those would change.
     """
     job = Job.of("compact", log, topics, spark, dry_run, progress, now_ms, planned)
     server = server_config({}, log.defaults)
@@ -87,9 +90,15 @@ def compact(
     picked = [(snapshot, candidate) for snapshot, candidate in candidates if candidate.picked][:max_partitions]
     if dry_run:
         within = {(snapshot.topic, candidate.partition) for snapshot, candidate in picked}
+        counted = _counted(job, server, picked)
         for snapshot, candidate in candidates:
-            is_within = (snapshot.topic, candidate.partition) in within
-            job.report.add(snapshot.topic, **candidate.line(is_within=is_within))
+            place = snapshot.topic, candidate.partition
+            result = counted.get(place)
+            if result is not None and result.error is not None:
+                job.report.fail(*place, result.error)
+                continue
+            figures = {} if result is None else result.counts()
+            job.report.add(snapshot.topic, **candidate.line(is_within=place in within) | figures)
         for _, candidate in picked:
             job.report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)
         return job.report.finish()
@@ -107,6 +116,17 @@ def compact(
                 "imported: compaction has removed them, as Kafka's cleaner does"
             )
     return job.report.finish()
+
+
+def _counted(
+    job: Job, server: ServerConfig, picked: Sequence[tuple[Snapshot, CompactionCandidate]]
+) -> dict[tuple[str, int], PartitionResult]:
+    """{(topic, partition): what a run would drop}, without topics that other jobs of a dry run would change before: the
+    segments that those would make are nowhere.
+    """
+    there = [(snapshot, candidate) for snapshot, candidate in picked if snapshot.topic not in (job.planned or {})]
+    tasks = [(replace(settings, counts_only=True), candidate) for settings, candidate in _tasks(job, server, there)]
+    return {(settings.topic, result.partition): result for (settings, _), result in _run(job, server, tasks)}
 
 
 def _tasks(job: Job, server: ServerConfig, picked: Sequence[tuple[Snapshot, CompactionCandidate]]) -> list[_Task]:

@@ -73,16 +73,24 @@ class GroupRewrite:
     """Takes what is left of a group, part by part. Nothing is written before the first batch that changes.
 
     Batches without an epoch get that of their offset: a chunk that was sealed by its row has such batches. Used as a
-    context manager, it leaves no file behind if an error comes before `close`.
+    context manager, it leaves no file behind if an error comes before `close`. `counts_only`: it writes nothing.
     """
 
     def __init__(
-        self, storage: Storage, topic: str, config: TopicConfig, group: Sequence[Segment], leader_epochs: LeaderEpochs
+        self,
+        storage: Storage,
+        topic: str,
+        config: TopicConfig,
+        group: Sequence[Segment],
+        leader_epochs: LeaderEpochs,
+        *,
+        counts_only: bool = False,
     ) -> None:
         self._storage = storage
         self._topic = topic
         self._config = config
         self._group = group
+        self._counts_only = counts_only
         self._leader_epochs = leader_epochs
         self._writer: SegmentWriter | None = None
         self._outputs: list[Segment] = []
@@ -102,6 +110,9 @@ class GroupRewrite:
 
     def add(self, segment: Segment, cleaned: CleanedBatches) -> None:
         """Takes what is left of the next batches of a segment."""
+        if self._counts_only:
+            self._note(cleaned)
+            return
         if self._writer is None and not cleaned.changed:
             self._leave(segment, cleaned.source)
             self._note(cleaned)
@@ -114,7 +125,8 @@ class GroupRewrite:
     def drop(self, stats: CleanerStats) -> None:
         """Says that batches are left out: the group changes, so that its other batches must be written."""
         self._stats += stats
-        self._begin_changes()
+        if not self._counts_only:
+            self._begin_changes()
 
     def _begin_changes(self) -> None:
         if self._writer is None:

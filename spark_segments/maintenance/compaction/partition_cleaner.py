@@ -64,9 +64,9 @@ class PartitionResult:
         self.bytes_written += sum(segment.log_bytes for group in done.groups for segment in group.outputs)
         self.first_dirty_offset = done.end_offset
 
-    def line(self) -> dict[str, Any]:
-        """The partition's line in the report."""
-        stats, failed = self.stats, {"error": str(self.error)} if self.error is not None else {}
+    def counts(self) -> dict[str, Any]:
+        """How many records and bytes were read and stay, and why others do not."""
+        stats = self.stats
         dropped = {
             "superseded": stats.superseded,
             "tombstone": stats.tombstone,
@@ -75,13 +75,20 @@ class PartitionResult:
             "control": stats.control,
         }
         return {
-            "partition": self.partition,
-            "action": Report.FAILED if failed else Report.LOST if self.lost else "compact",
             "records_in": stats.records_read,
             "records_out": stats.records_kept,
             "bytes_in": stats.bytes_read,
             "bytes_out": stats.bytes_written,
             "dropped": {reason: count for reason, count in dropped.items() if count},
+        }
+
+    def line(self) -> dict[str, Any]:
+        """The partition's line in the report."""
+        stats, failed = self.stats, {"error": str(self.error)} if self.error is not None else {}
+        return {
+            "partition": self.partition,
+            "action": Report.FAILED if failed else Report.LOST if self.lost else "compact",
+            **self.counts(),
             "rounds": self.rounds,
             "indexed": self.indexed,
             "segments_in": self.segments_in,
@@ -145,6 +152,9 @@ def _clean_rounds(
             return
         work = RoundPlan(settings, config, row, snapshot.live_of(number), first_dirty, bound)
         done = clean_round(storage, work)
+        if settings.counts_only:  # what a further round would do rests on what this one would have written
+            result.add(done)
+            return
         if (
             first_dirty == bound
             and not any(group.outputs for group in done.groups)

@@ -31,7 +31,8 @@ from spark_segments.maintenance.compaction.plan import groups
 class CleanerSettings:
     """What the job says about every partition of a topic. `map_bytes` bounds the offset map's memory.
 
-    `open_delta_log`: as of `LogDir`. `held`: the keys whose tombstones stay (`held_keys`); None: all stay.
+    `counts_only`: a round counts what it would drop, and writes and commits nothing. `open_delta_log`: as of `LogDir`.
+    `held`: the keys whose tombstones stay (`held_keys`); None: all stay.
     `defaults`: configuration values for what the topic does not set itself. The topic's own values are not here: the
     topic may be altered while the job runs, so each round takes them from the snapshot that it begins with.
     """
@@ -44,6 +45,7 @@ class CleanerSettings:
     load_factor: float
     open_delta_log: OpenDeltaLog = DeltaLog
     held: pa.Array | None = field(default_factory=lambda: pa.array([], pa.binary()))
+    counts_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

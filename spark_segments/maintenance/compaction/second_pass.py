@@ -83,7 +83,14 @@ class SecondPass:
         try:
             for group in task.groups:
                 with (
-                    GroupRewrite(self.storage, work.settings.topic, work.config, group, epochs) as rewrite,
+                    GroupRewrite(
+                        self.storage,
+                        work.settings.topic,
+                        work.config,
+                        group,
+                        epochs,
+                        counts_only=work.settings.counts_only,
+                    ) as rewrite,
                     contextlib.closing(cleaner.parts(group)) as parts,
                 ):
                     for part in parts:

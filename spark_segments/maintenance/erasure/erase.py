@@ -205,17 +205,16 @@ class _Erasure:
             for partition, rows in itertools.groupby(segments, lambda row: row.partition):
                 mine = list(rows)
                 records, log_bytes = (sum(getattr(row, name) for row in mine) for name in ("records", "log_bytes"))
-                figures = {
-                    "records_to_erase": sum(map(self._count, mine)),
-                    "tombstones_to_append": tombstones[partition],
-                }
+                erased = sum(map(self._count, mine)) if action == "erase" else 0
+                figures = {"records_to_erase": erased, "tombstones_to_append": tombstones[partition]}
                 yield {
                     "partition": partition,
                     "action": action,
                     "records_in": records,
-                    "records_out": records,
+                    "records_out": records - erased,
                     "bytes_in": log_bytes,
-                    "bytes_out": log_bytes,
+                    "bytes_out": log_bytes,  # only the rewrite knows
+                    "dropped": {"erased": erased} if erased else {},
                     "segments": len(mine),
                     "base_offsets": first_and_last([segment.base_offset for segment in mine]),
                 } | (figures if action == "erase" else {})
