@@ -30,6 +30,9 @@ ROW_GROUP_BYTES = 64 << 20
 """A file is written in groups of rows of so many bytes in memory, or of ROW_GROUP_ROWS."""
 
 ROW_GROUP_ROWS = 1 << 20
+UNDATED = "timestamp.errors"
+"""An option beside formats: null for timestamps that a table cannot have, fail (the default) for an error."""
+
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 """The directory of rows without a timestamp, as other writers of Delta name it."""
 
@@ -41,13 +44,15 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 class Written:
     """What a task made of records, or of a file's rows: `files`, and their `rows` by partition. `dropped`: rows of the
     file that go; where none does, it stays. `undecided`: the places of rows of the file of which nobody knows whether
-    they have to go. `keys`: the columns RANKED of all records, where they were asked for.
+    they have to go. `undated`: records whose timestamp became null. `keys`: the columns RANKED of all records, where
+    they were asked for.
     """
 
     files: Sequence[DataFile] = ()
     rows: Counter[int] = field(default_factory=Counter)
     dropped: int = 0
     undecided: Sequence[tuple[int, int]] = ()
+    undated: int = 0
     keys: pa.Table | None = None
 
 
@@ -58,12 +63,14 @@ def write_rows(
     schema: pa.Schema,
     by_day: bool,
     changes: bool,
+    undated: bool,
     parts: Sequence[Part | ViewPart],
 ) -> Written:
     """Task function: parts of a scan → files of the table, which have the schema. `changes`: tombstones are read, for
-    their keys alone.
+    their keys alone. `undated`: a timestamp that a table cannot have becomes null.
     """
     rows: Counter[int] = Counter()
+    undated_rows = 0
     keys: list[pa.RecordBatch] = []
 
     def records(part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
@@ -76,28 +83,36 @@ def write_rows(
 
     with _Files(table, schema) as files:
         for topic, batch in ((part.topic, batch) for part in parts for batch in records(part)):
-            _check_times(topic, batch)
+            batch, count = _with_dates(topic, batch, undated)
+            undated_rows += count
             (batch,) = columns.conformed([batch], schema)
             rows.update(_by_partition(batch.column("partition").to_numpy()))
             for day, some in _days(batch) if by_day else [(None, batch)]:
                 files.write(day, some)
         written = files.ended()
-    return Written(written, rows, keys=pa.Table.from_batches(keys) if keys else None)
+    return Written(written, rows, undated=undated_rows, keys=pa.Table.from_batches(keys) if keys else None)
 
 
-def _check_times(topic: str, batch: pa.RecordBatch) -> None:
-    """Raises ValueFormatError for a timestamp that readers of tables have no date for."""
-    micros = batch.column("timestamp").cast(pa.int64())
-    row = pc.index(pc.or_(pc.less(micros, _FIRST_US), pc.greater(micros, _LAST_US)), True).as_py()
+def _with_dates(topic: str, batch: pa.RecordBatch, undated: bool) -> tuple[pa.RecordBatch, int]:
+    """(the batch, with null in place of timestamps that readers of tables have no date for; how many they are). Raises
+    ValueFormatError for them unless they may be `undated`.
+    """
+    times = batch.column("timestamp")
+    micros = times.cast(pa.int64())
+    outside = pc.fill_null(pc.or_(pc.less(micros, _FIRST_US), pc.greater(micros, _LAST_US)), False)
+    row = pc.index(outside, True).as_py()
     if row < 0:
-        return
+        return batch, 0
+    if undated:
+        dated = pc.if_else(outside, pa.scalar(None, times.type), times)
+        return batch.set_column(batch.schema.names.index("timestamp"), "timestamp", dated), pc.sum(outside).as_py()
     partition, offset = (batch.column(name)[row].as_py() for name in PLACE)
     raise ValueFormatError(
         "A record's timestamp is outside the years 1 to 9999, which are all that a table's readers know",
         path=f"topic {topic}, partition {partition}, offset {offset}",
         expected=f"milliseconds from {_FIRST_US // 1000} to {_LAST_US // 1000}",
         found=f"{micros[row].as_py() // 1000}",
-        hint="Its producer took another unit for milliseconds: erase the record's key, or delete the records up to it",
+        hint=f"Its producer took another unit for milliseconds: {UNDATED}=null makes the timestamp null in the table",
     )
 
 

@@ -39,7 +39,7 @@ from spark_segments.lake.columns import check_columns, columns_of_both, lost_fie
 from spark_segments.lake.delta_table import TableBeside
 from spark_segments.lake.erased import ErasedKeys, other_keys
 from spark_segments.lake.plan import TopicSince, plan_table, rival_offsets
-from spark_segments.lake.rows import Written, count_records, have_newer, sift_rows, write_rows
+from spark_segments.lake.rows import UNDATED, Written, count_records, have_newer, sift_rows, write_rows
 from spark_segments.lake.rules import PLACE, OtherKeys, Rule, TypedKeys
 from spark_segments.lake.table_format import (
     DAY,
@@ -67,7 +67,7 @@ from spark_segments.progress import Progress
 from spark_segments.quantities import Time, moment_ms
 from spark_segments.storage import Storage
 from spark_segments.values.batches import Decoder, FormatColumns
-from spark_segments.values.options import REGISTRY
+from spark_segments.values.options import FAIL, NULL, REGISTRY
 from spark_segments.values.typed import TypedColumns
 
 if TYPE_CHECKING:
@@ -238,6 +238,14 @@ class _Call:
         return there
 
 
+def _may_be_null(formats: Mapping[str, str]) -> bool:
+    """Whether a timestamp that a table cannot have becomes null, by the option timestamp.errors."""
+    errors = formats.get(UNDATED, FAIL).lower()
+    if errors not in (FAIL, NULL):
+        raise InvalidOptionError(f"Option {UNDATED} has an unknown value", expected=f"{FAIL} or {NULL}", found=errors)
+    return errors == NULL
+
+
 def _check_same(storage: Storage, there: object, wanted: object) -> None:
     if there != wanted:
         raise InvalidOptionError(
@@ -273,6 +281,7 @@ class _Update:
         log, self.settings = call.log, call.settings(topic, there, storage)
         snapshot = log.snapshot(topic)
         formats = {**(self.settings.formats or {}), **call.formats}
+        self._may_be_undated = _may_be_null(formats)
         self.decoders = TypedColumns(log).decoders(snapshot, formats)
         names = COLUMNS if there is None else tuple(name for name in there.schema.names if name in RECORD_SCHEMA.names)
         selection = Selection(names, READ_COMMITTED, self.settings.view)
@@ -302,6 +311,7 @@ class _Update:
         )
         self.positions = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
         self.figures: Counter[str] = Counter()
+        self.undated = 0
         self.rows: Counter[int] = Counter()
 
     # Plan
@@ -324,10 +334,12 @@ class _Update:
         if formats != self.settings.formats and (lost := lost_field(there.schema, schema)) is not None:
             _check_same(self.storage, f"a table with the field {lost}", f"{self.call.formats}, where it is not read")
         both = columns_of_both(there.schema, schema, self.storage.uri)
+        settings = dataclasses.replace(self.settings, formats=formats)
         if both == there.schema:
-            return None
+            are_same = formats == (self.settings.formats or {})
+            return None if are_same else NewColumns(there.schema, settings, needs_new_files=False)
         check_columns(both, self.storage.uri)
-        return there.new_columns(both, dataclasses.replace(self.settings, formats=formats))
+        return there.new_columns(both, settings)
 
     def _check_columns(self, there: TableFormat) -> None:
         """Raises LogDirError where another program has taken a column away that this one reads or writes, or has added
@@ -385,7 +397,7 @@ class _Update:
         selection = dataclasses.replace(self.scan.selection, include_tombstones=by_keys or not latest)
         scan = dataclasses.replace(self.scan, offsets=plan.offsets, selection=selection)
         place = scan.storage, self.storage, FormatColumns(scan.selection.columns, self.decoders), self.schema
-        write = partial(write_rows, *place, self.by_day, by_keys)
+        write = partial(write_rows, *place, self.by_day, by_keys, self._may_be_undated)
         for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
             written: list[Written] = self.call.run(write, tasks)
             added = [file for task in written for file in task.files]
@@ -398,6 +410,7 @@ class _Update:
                 removed, made = sifted.removed, sifted.made
             for task in written:
                 self.rows.update(task.rows)
+                self.undated += task.undated
             # Others' clean-up may take all commits but the newest: that one is to say the positions.
             is_said = self.table is not None and self.table.said is not None
             if is_said and not (added or removed or made or plan.why or plan.has_new or self.columns):
@@ -529,6 +542,9 @@ class _Update:
                 report.add(topic, number, "append", records_in=rows, records_out=rows, start=start, end=end)
         for number, (start, end) in sorted(self.plan.missed.items()):
             report.warn(f"{topic}-{number}: offsets {start} to {end - 1} left the topic before the archive had them")
+        if self.undated:
+            years = "are outside the years 1 to 9999, and null in the table"
+            report.warn(f"{topic}: the timestamps of {self.undated:,} records {years}")
         state: dict[str, Any] = {"version": None, "rows": None}
         if self.table is not None:
             state = {"version": self.table.version, "rows": sum(file.rows or 0 for file in self.table.files())}

@@ -161,6 +161,38 @@ def test_a_record_that_has_no_date_is_named_and_other_topics_go_on(log, tmp_path
     assert DeltaTable(str(tmp_path / "others")).to_pyarrow_table()["value"].to_pylist() == [b"c"]
 
 
+@pytest.mark.parametrize("partition_by", [None, "day"])
+def test_a_record_that_has_no_date_is_null_where_the_table_was_told_so(log, uri, partition_by):
+    times = pa.array([0, 1_700_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    log.topic("orders").append(pa.table({"value": ["a", "b"], "key": ["k", "k"], "timestamp": times}))
+    options = {"partition_by": partition_by, "formats": {"timestamp.errors": "null"}}
+    (warning,) = table(log, topics=["orders"], table_uri=uri, **options).warnings
+    assert "the timestamps of 1 records are outside" in warning
+    log.topic("orders").append(pa.table({"value": ["c"], "key": ["k"], "timestamp": times[1:]}))
+    assert "of 1 records" in table(log, topics=["orders"], table_uri=uri).warnings[0]  # the table keeps the option
+    rows = DeltaTable(uri).to_pyarrow_table(columns=["value", "timestamp"]).to_pylist()
+    assert sorted((row["value"], row["timestamp"] is None) for row in rows) == [
+        (b"a", False),
+        (b"b", True),
+        (b"c", True),
+    ]
+
+
+def test_a_table_that_stopped_at_a_record_without_a_date_goes_on_and_keeps_the_option(log, uri):
+    append(log, {"id": 1})
+    update(log, uri)
+    times = pa.array([1_700_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    log.topic("orders").append(pa.table({"value": ["b"], "key": ["k"], "timestamp": times}))
+    (line,) = table(log, topics=["orders"], table_uri=uri).failed
+    assert "timestamp.errors=null" in line["error"]
+    update(log, uri, formats={"timestamp.errors": "null"})
+    log.topic("orders").append(pa.table({"value": ["c"], "key": ["k"], "timestamp": times}))
+    update(log, uri)
+    assert DeltaTable(uri).to_pyarrow_table().num_rows == 3
+    with pytest.raises(InvalidOptionError, match=r"timestamp\.errors"):
+        table(log, topics=["orders"], table_uri=uri, formats={"timestamp.errors": "ignore"})
+
+
 def test_an_archive_keeps_what_left_the_topic_when_its_types_get_wider(log, uri):
     append(log, {"id": 1}, {"id": 2})
     update(log, uri, archive=True, formats=formats("id int"))

@@ -287,8 +287,9 @@ def table(
     from spark_segments.maintenance import table as job
 
     options.run_and_finish(
-        job, table_uri=table, view=view, archive=archive, partition_by=partition_by, formats=values.of_values(),
-        keys=key_bytes(key, key_base64), forget=forget, alike=alike, table_format=table_format, catalog=catalog,
+        job, table_uri=table, view=view, archive=archive, partition_by=partition_by,
+        formats=values.of_values("timestamp.errors"), keys=key_bytes(key, key_base64), forget=forget, alike=alike,
+        table_format=table_format, catalog=catalog,
         table_options=parse_overrides(table_storage) if table_storage else None,
     )  # fmt: skip
 

@@ -54,11 +54,14 @@ class FormatOptions:
         }
         return formats | {name: value for name, value in named.items() if value is not None}, others
 
-    def of_values(self) -> dict[str, str]:
-        """Options of the layer values. Raises InvalidOptionError for any other property."""
+    def of_values(self, *further: str) -> dict[str, str]:
+        """Options of the layer values, and the `further` ones. Raises InvalidOptionError for any other property."""
         formats, others = self.split()
-        if others:
-            raise unknown_property(others[0], OPTIONS)
+        for text in others:
+            name, _, value = text.partition("=")
+            if name.lower() not in further:
+                raise unknown_property(text, [*OPTIONS, *further])
+            formats[name.lower()] = value
         return formats
 
 
