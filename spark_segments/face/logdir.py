@@ -129,7 +129,8 @@ class LogDir(LogDirectory, Prints):
         Run it again after it was killed, or when the directory has grown: copied segments are not copied twice.
         The report has a line for each partition, with the segments that were copied; a partition whose files a running
         broker changed in each attempt has failed, and is left to the next run. In `details` are the `holes` that were
-        found, and for each topic the `groups` that have positions in it.
+        found, for each topic the `groups` that have positions in it, and the `positions_elsewhere`: those of the groups
+        in partitions that the directory does not have, which no group gets from it.
 
         Raises LogDirError where damage would cut more than a torn last batch, or segments are missing that Kafka's
         cleaner has seen (`recovery="kafka"` takes the log as a broker would), where the topic of that name has another
@@ -149,7 +150,7 @@ class LogDir(LogDirectory, Prints):
         if source_storage.is_local and not Path(source_storage.location()).exists():
             raise LogDirError("There is no such directory", path=path, expected="a log directory of Kafka")
         from spark_segments.kafka.directory import KafkaDirectory, committed_directory
-        from spark_segments.kafka.groups import TOPIC, keep_groups
+        from spark_segments.kafka.groups import TOPIC, import_groups
         from spark_segments.kafka.transfer import import_all
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
@@ -181,8 +182,7 @@ class LogDir(LogDirectory, Prints):
                 f"no group is imported: {path} has no partition of {TOPIC}, another log.dirs may have"
             )
         if offsets:
-            report.details["groups"], warnings = keep_groups(self, offsets, report.topics)
-            report.warnings += warnings
+            import_groups(self, offsets, source, report, all_topics=topic is None)
         return report
 
     def export_kafka(

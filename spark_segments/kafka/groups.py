@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.kafka.imported_settings import MessageReader
-from spark_segments.log import Group, LogDirectory, PartitionState, Position
+from spark_segments.log import Group, LogDirectory, PartitionState, Position, Report
 from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
+    from spark_segments.kafka.directory import KafkaDirectory
     from spark_segments.log.groups.group_files import GroupRows
     from spark_segments.log.positions import TopicPartition
 
@@ -27,6 +28,7 @@ TOPIC = "__consumer_offsets"
 
 _NEWEST_KEY = 1  # of keys of positions
 _WITH_EPOCH, _FLEXIBLE = 3, 4  # versions of values: from the first on there is a leader epoch, the last has short sizes
+_NAMED = 20  # the partitions that a warning names
 _HIDDEN = "Brokers hide what a user may not DESCRIBE, and share groups have no positions"
 
 
@@ -79,7 +81,7 @@ def keep_groups(
     parted: Collection[TopicPartition] = (),
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Gives the groups here Kafka's positions in these topics. Their positions in other topics do not change, and
-    neither do positions in `parted` partitions, whose logs have diverged from Kafka's.
+    neither do positions in `parted` partitions, whose logs are not Kafka's: they have diverged, or were not copied.
 
     ({topic: groups that have positions in it}, warnings): where Kafka's position is above the log end, the group keeps
     its position here.
@@ -110,6 +112,47 @@ def keep_groups(
             kept[topic].append(group)
         Group(log, group).update(partial(_moved, theirs=theirs, topics=snapshots, ahead=ahead))
     return kept, warnings
+
+
+def import_groups(
+    log: LogDirectory, groups: GroupOffsets, source: KafkaDirectory, report: Report, *, all_topics: bool
+) -> None:
+    """Gives the groups here the positions that they have in the imported partitions of a directory.
+
+    A directory is one of a broker of several: positions in partitions that it does not have stay as they are here, and
+    the report has them as `positions_elsewhere`. With `all_topics` so are those in topics that it does not have.
+    """
+    topics, known = report.topics, set(source.topics())
+    imported = {(topic, place.partition) for topic in topics for place in source.sources(topic)}
+    elsewhere: list[dict[str, Any]] = []
+    for group, offsets in groups.items():
+        for (topic, number), (offset, _) in sorted(offsets.items()):
+            is_wanted = topic in topics or (all_topics and topic not in known)
+            if is_wanted and (topic, number) not in imported:
+                elsewhere.append({"group": group, "topic": topic, "partition": number, "offset": offset})
+    others = {
+        (topic, row.partition)
+        for topic in topics
+        for row in log.snapshot(topic).partition_rows
+        if (topic, row.partition) not in imported
+    }
+    others |= {(position["topic"], position["partition"]) for position in elsewhere}
+    report.details["groups"], warnings = keep_groups(log, groups, topics, others)
+    report.details["positions_elsewhere"] = elsewhere
+    report.warnings += [*warnings, *_elsewhere(elsewhere)]
+
+
+def _elsewhere(positions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A warning for each group that has positions in partitions of other brokers."""
+    names: dict[str, list[str]] = {}
+    for position in positions:
+        names.setdefault(position["group"], []).append(f"{position['topic']}-{position['partition']}")
+    for group, partitions in names.items():
+        yield (
+            f"group {group}: its positions in {', '.join(partitions[:_NAMED])}"
+            + (f" and {len(partitions) - _NAMED} others" if len(partitions) > _NAMED else "")
+            + " are not imported, since the directory does not have these partitions: import the log.dirs that have them"
+        )
 
 
 def _moved(

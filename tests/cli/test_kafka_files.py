@@ -228,3 +228,13 @@ def test_a_directory_that_is_not_there_is_no_import_of_nothing(run, tmp_path):
         ran = run("import", tmp_path / "kafak", tmp_path / "log", *more)
         assert ran.code == 1
         assert "There is no such directory" in ran.error
+
+
+def test_an_import_that_leaves_positions_of_groups_out_is_exit_code_1(run, tmp_path):
+    broker, uri = tmp_path / "broker", str(tmp_path / "log")
+    shutil.copytree(GOLDEN / "broker-data", broker)
+    shutil.rmtree(broker / "orders-1")
+    ran = run("import", str(broker), uri, "--groups", "g1")
+    assert (ran.code, LogDir.open(uri).group("g1").positions().offsets["orders"]) == (1, {0: 1590})
+    assert "group g1: its positions in orders-1 are not imported" in ran.text + ran.error
+    assert run("import", str(GOLDEN / "broker-data"), uri, "--groups", "g1").code == 0

@@ -392,6 +392,30 @@ def test_groups_come_with_their_topics(tmp_path):
         log.import_kafka(str(GOLDEN / "broker-data"), "orders", groups=["g3"])
 
 
+def broker_without(place: Path, *partitions: str) -> str:
+    """The directory of a broker that does not hold these partitions."""
+    shutil.copytree(GOLDEN / "broker-data", place)
+    for name in partitions:
+        shutil.rmtree(place / name)
+    return str(place)
+
+
+def test_groups_of_one_broker_keep_their_positions_and_get_those_in_its_partitions(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    first = log.import_kafka(broker_without(tmp_path / "1", "orders-1", "payments-0"), groups=["g1"])
+    assert log.group("g1").positions().offsets == {"orders": {0: 1590}}
+    assert first.details["positions_elsewhere"] == [
+        {"group": "g1", "topic": "orders", "partition": 1, "offset": 1410},
+        {"group": "g1", "topic": "payments", "partition": 0, "offset": 36},
+    ]
+    [warning] = [text for text in first.warnings if text.startswith("group g1")]
+    assert "orders-1, payments-0 are not imported" in warning
+    second = log.import_kafka(broker_without(tmp_path / "2", "orders-0"), groups=["g1"])
+    assert log.group("g1").positions().offsets == {"orders": {0: 1590, 1: 1410}, "payments": {0: 36}}
+    assert [position["partition"] for position in second.details["positions_elsewhere"]] == [0]
+    assert log.import_kafka(str(GOLDEN / "broker-data"), groups=["g1"]).details["positions_elsewhere"] == []
+
+
 def test_a_directory_without_groups_is_imported_and_says_so(tmp_path):
     """As one of several log.dirs, of which another has the partitions of __consumer_offsets."""
     one = tmp_path / "disk1"

@@ -77,7 +77,8 @@ def import_(
 
     Exit code 3: offsets are missing that the directory does not have any more;
     the topic records them as holes. 1: partitions are left to the next run,
-    since a running broker changed their files in each attempt.
+    since a running broker changed their files in each attempt; or positions
+    of groups are left out, in partitions that other log.dirs have.
 
     Example: segments import /var/lib/kafka/data /data/log --topic 'orders*'
     """
@@ -108,7 +109,7 @@ def import_(
     new = [log.topic(name) for name in report.topics if name not in before] if output is not Output.JSON else []
     if kept := [topic.name for topic in new if topic.snapshot.config.get("retention.ms") == "-1"]:
         print_summary(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
-    if report.details["holes"] or report.failed:
+    if report.details["holes"] or report.failed or report.details.get("positions_elsewhere"):
         raise typer.Exit(FOUND_FAULTS if report.details["holes"] else FAILED)
 
 
