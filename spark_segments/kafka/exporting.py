@@ -171,10 +171,10 @@ class _Checkpoints:
         self.log_end[at] = row.log_end_offset
         if row.log_start_offset > first_base_offset:
             self.log_start[at] = row.log_start_offset
-        # Kafka's cleaner has no entry for a partition that it has never cleaned.
-        is_compacted = "compact" in config.cleanup_policy and row.first_dirty_offset > 0
-        if is_compacted or row.first_dirty_offset > row.log_start_offset:
-            self.cleaned[at] = row.first_dirty_offset
+        # Also where nothing is clean: a line that the broker has of this partition from before counts these records as
+        # clean, so that its cleaner would never look at them. An offset at the log start is as good to Kafka as none.
+        if "compact" in config.cleanup_policy or row.first_dirty_offset > row.log_start_offset:
+            self.cleaned[at] = max(row.first_dirty_offset, row.log_start_offset)
 
     def write(self, target: Storage) -> None:
         """Writes the files. Entries that they have already stay, except of partitions that were exported or are gone.

@@ -151,7 +151,7 @@ def _elsewhere(positions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield (
             f"group {group}: its positions in {', '.join(partitions[:_NAMED])}"
             + (f" and {len(partitions) - _NAMED} others" if len(partitions) > _NAMED else "")
-            + " are not imported, since the directory does not have these partitions: import the log.dirs that have them"
+            + " are not imported, since the directory lacks these partitions: import the log.dirs that have them"
         )
 
 

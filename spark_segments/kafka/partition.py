@@ -268,7 +268,8 @@ class _Directory:
             copies=self.copies,
             copied_end=0 if copied is None else copied.partition.log_end_offset,
         )
-        if first_dirty_offset is not None or recovered.was_cleaned:
+        begins = self.logs[0][0] if self.logs else 0
+        if (first_dirty_offset or 0) > begins or recovered.was_cleaned:
             recovered.gaps.clear()  # the cleaner made them
         _begin_at(recovered, files, log_start_offset)
         start = log_start_offset

@@ -73,7 +73,10 @@ def assert_same_checkpoints(theirs: Path, ours: Path, topic: str) -> None:
         assert offsets(ours / name, topic) == offsets(theirs / name, topic), name
 
 
-def offsets(file: Path, topic: str) -> dict[tuple[str, int], int]:
+def offsets(file: Path, topic: str | None = None) -> dict[tuple[str, int], int]:
+    """The entries of a checkpoint file, of a topic or all. A cleaner's offset of 0 says as much as none."""
     if not file.exists():
         return {}
-    return {at: offset for at, offset in parse_offsets(file.read_bytes(), path=file.name).items() if at[0] == topic}
+    entries = parse_offsets(file.read_bytes(), path=file.name)
+    is_cleaner = file.name == CLEANER_OFFSETS_FILE
+    return {at: offset for at, offset in entries.items() if topic in (None, at[0]) and not (is_cleaner and offset == 0)}

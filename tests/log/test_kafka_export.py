@@ -33,6 +33,7 @@ from tests.log.kafka_copies import (
     files,
     import_golden,
     kafka_directory_of,
+    offsets,
     topic_of,
 )
 from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, GOLDEN, golden_dir
@@ -130,8 +131,7 @@ def test_a_brokers_directory_comes_out_whole(log, tmp_path):
     for name in directories:
         assert_same_partition(BROKER / name, tmp_path / "out" / name)
     for path in BROKER.glob("*-checkpoint"):
-        ours = parse_offsets((tmp_path / "out" / path.name).read_bytes(), path=path.name)
-        assert ours == parse_offsets(path.read_bytes(), path=path.name), path.name
+        assert offsets(tmp_path / "out" / path.name) == offsets(path), path.name
 
 
 def test_topics_exported_one_by_one_share_the_checkpoints(log, tmp_path):
@@ -139,8 +139,18 @@ def test_topics_exported_one_by_one_share_the_checkpoints(log, tmp_path):
     for topic in log.topics():
         log.export_kafka(str(tmp_path / "out"), topic)
     for path in BROKER.glob("*-checkpoint"):
-        ours = parse_offsets((tmp_path / "out" / path.name).read_bytes(), path=path.name)
-        assert ours == parse_offsets(path.read_bytes(), path=path.name), path.name
+        assert offsets(tmp_path / "out" / path.name) == offsets(path), path.name
+
+
+def test_a_compacted_partition_has_a_line_for_the_cleaner_though_nothing_of_it_is_clean(log, tmp_path):
+    """It takes the place of the line that the broker has of before, by which these records would be clean."""
+    log.create_topic("own", 2, {"cleanup.policy": "compact,delete"})
+    log.create_topic("deleted", 1, {"cleanup.policy": "delete"})
+    log.topic("own").append(records(10, partitions=[0]))
+    log.topic("own").delete_records({0: 7})
+    log.export_kafka(str(tmp_path / "out"))
+    lines = (tmp_path / "out" / CLEANER_OFFSETS_FILE).read_text().splitlines()
+    assert lines == ["0", "2", "own 0 7", "own 1 0"]
 
 
 def test_tiered_storage_comes_out_under_kafkas_names(log, tmp_path):
@@ -275,7 +285,7 @@ def test_an_old_log_start_hides_nothing_of_a_repeated_export(log, tmp_path):
     found = {file.name: parse_offsets(file.read_bytes(), path="") for file in out.glob("*checkpoint")}
     assert found == {
         LOG_START_OFFSETS_FILE: {("other", 0): 7},
-        CLEANER_OFFSETS_FILE: {("other", 0): 7},
+        CLEANER_OFFSETS_FILE: {("other", 0): 7, ("other", 1): 0},
         RECOVERY_POINTS_FILE: {("other", 0): 10, ("other", 1): 0, ("own", 0): 10},
         REPLICATION_OFFSETS_FILE: {("other", 0): 10, ("other", 1): 0, ("own", 0): 10},
     }

@@ -65,3 +65,16 @@ def test_segments_that_kafkas_cleaner_has_not_seen_may_come_later(log, tmp_path)
     kafka = cleaned_for_later_segments(tmp_path)
     log.import_kafka(str(lacks_the_last(kafka, 1)), config=COMPACTED)
     assert table_of(log, TOPIC) == {b"a": b"4", b"b": b"5", b"c": b"3"}
+
+
+@pytest.mark.parametrize("line", [None, 0])
+def test_a_segment_that_is_missing_where_nothing_is_clean_is_a_hole(log, tmp_path, line):
+    """An export has a line of the cleaner also for a log that nobody has cleaned."""
+    kafka = uncleaned(tmp_path)
+    for _ in range(2):
+        kafka.roll()
+        kafka.append([(b"a", True)])
+    kafka.first_dirty_offset = line
+    (Path(kafka.write()) / f"{TOPIC}-0" / f"{3:020d}.log").unlink()
+    [hole] = log.import_kafka(str(kafka.directory), config=COMPACTED).details["holes"]
+    assert (hole["start_offset"], hole["end_offset"]) == (3, 4)

@@ -601,6 +601,23 @@ MUTANTS = (
     ),
     Mutant(
         "import",
+        "the broker's old line of the cleaner stays where nothing is clean",
+        "kafka/exporting.py",
+        'if "compact" in config.cleanup_policy or row.first_dirty_offset > row.log_start_offset:',
+        "if row.first_dirty_offset > row.log_start_offset:",
+        "tests/log/test_kafka_export.py"
+        "::test_a_compacted_partition_has_a_line_for_the_cleaner_though_nothing_of_it_is_clean",
+    ),
+    Mutant(
+        "import",
+        "a cleaner's line at the log start explains missing segments",
+        "kafka/partition.py",
+        "        if (first_dirty_offset or 0) > begins or recovered.was_cleaned:\n",
+        "        if first_dirty_offset is not None or recovered.was_cleaned:\n",
+        "tests/log/test_missing_segments.py::test_a_segment_that_is_missing_where_nothing_is_clean_is_a_hole",
+    ),
+    Mutant(
+        "import",
         "a segment takes the place of a longer one",
         "kafka/import_plan.py",
         "again = alike and was_active and row.next_offset >= live[-1].next_offset\n",
