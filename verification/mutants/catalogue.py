@@ -1266,6 +1266,22 @@ MUTANTS = (
     ),
     Mutant(
         "capture",
+        "an erasure explains any other batch",
+        "kafka_protocol/capturing/partition_capture.py",
+        "        return agree(here, there, self._name, part.number)\n",
+        "        return True\n",
+        "tests/kafka_protocol/test_capture_erased.py::test_a_batch_of_another_log_is_refused_though_an_erasure_was_there",
+    ),
+    Mutant(
+        "capture",
+        "an erasure notes nothing of what it rewrote",
+        "maintenance/erasure/erase.py",
+        "        if group.stats.superseded:\n",
+        "        if False:\n",
+        "tests/kafka_protocol/test_capture_erased.py::test_an_erasure_notes_the_offsets_that_it_rewrote",
+    ),
+    Mutant(
+        "capture",
         "records below the cluster's log start come with their batch",
         "kafka_protocol/capturing/partition_capture.py",
         "            window = window_from(window, begin)\n",

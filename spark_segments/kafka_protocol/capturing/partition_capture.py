@@ -7,6 +7,7 @@ yet.
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -17,7 +18,7 @@ import numpy as np
 
 from spark_segments.config import SegmentLimits
 from spark_segments.errors import CorruptBatchError, SegmentsError
-from spark_segments.format.batches import scan_batches
+from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
 from spark_segments.format.sidecars.producer_state import (
@@ -29,6 +30,7 @@ from spark_segments.format.sidecars.producer_state import (
 from spark_segments.format.single_batch import window_from
 from spark_segments.format.window import Window
 from spark_segments.kafka.segment_scan import UNKNOWN_TOMBSTONES
+from spark_segments.kafka_protocol.capturing.erased_batch import agree, batch_here
 from spark_segments.kafka_protocol.capturing.open_transactions import missing_ends, with_ends
 from spark_segments.kafka_protocol.capturing.source import (
     EARLIEST,
@@ -44,7 +46,7 @@ from spark_segments.kafka_protocol.capturing.source import (
     patient,
 )
 from spark_segments.kafka_protocol.rate import RateLimit
-from spark_segments.log import Captured, CapturedBatch, Hole, Partition, Segment, SegmentWriter, Undecided
+from spark_segments.log import Captured, CapturedBatch, Erasure, Hole, Partition, Segment, SegmentWriter, Undecided
 from spark_segments.storage import Storage
 
 WAYS_OUT = (
@@ -68,7 +70,8 @@ class CapturedPartition:
     offset that the cluster has removed; `problem`: why the capture stops. `markers_ms`: for how long the cluster keeps
     markers at least, None for ever; `markers_at_ms`: when it had the markers of all transactions open here. `ends`:
     {offset of an abort marker to write: its producer}; `undecided`: the transactions so ended. `last_batch`: as it
-    was captured; `is_proved`: whether this pass has found it in the cluster's log.
+    was captured; `last_segment`: the row that has its offset; `is_proved`: whether this pass has found the batch in the
+    cluster's log.
     """
 
     row: Partition
@@ -86,12 +89,18 @@ class CapturedPartition:
     ends: dict[int, ProducerEntry] = field(default_factory=dict)
     undecided: list[Undecided] = field(default_factory=list)
     last_batch: CapturedBatch | None = None
+    last_segment: Segment | None = None
     is_proved: bool = False
     problem: SegmentsError | None = None
 
     @classmethod
     def of(
-        cls, row: Partition, noted: Captured, markers_ms: int | None, last_batch: CapturedBatch | None
+        cls,
+        row: Partition,
+        noted: Captured,
+        markers_ms: int | None,
+        last_batch: CapturedBatch | None,
+        live: Iterable[Segment] = (),
     ) -> CapturedPartition:
         """A partition whose row was committed."""
         return cls(
@@ -103,6 +112,9 @@ class CapturedPartition:
             markers_ms,
             noted.at_ms,
             last_batch=last_batch,
+            last_segment=None
+            if last_batch is None
+            else next((one for one in live if one.base_offset <= last_batch.base_offset < one.next_offset), None),
         )
 
     @property
@@ -382,7 +394,7 @@ class PartitionsCapture:
         if not len(scan.batches):
             raise scan.error or SourceError("The cluster gives no batches")
         there = CapturedBatch(int(scan.batches.base_offset[0]), int(scan.batches.crc[0]))
-        part.is_proved = there == known or self._is_cleaned(part)
+        part.is_proved = there == known or self._is_cleaned(part) or self._is_erased(part, scan.batches, fetched)
         if not part.is_proved:
             part.problem = DivergedError(
                 f"{self._name}-{part.number} is not the cluster's log: the last batch that is here is another there",
@@ -398,6 +410,20 @@ class PartitionsCapture:
             return True
         settings = self._source.settings(self._topic, with_defaults=True)
         return settings is None or "compact" in settings.get("cleanup.policy", "compact")
+
+    def _is_erased(self, part: CapturedPartition, batches: BatchTable, fetched: Fetched) -> bool:
+        """Whether an erasure at a served log directory rewrote the batch, and what it left is what was captured."""
+        assert part.last_batch is not None
+        offset = part.last_batch.base_offset
+        said = self._source.settings(self._topic, with_defaults=True, names=[Erasure.OFFSETS]) or {}
+        ranges = json.loads(said.get(Erasure.OFFSETS) or "{}").get(str(part.number), ())
+        if not any(start <= offset < end for start, end in ranges):
+            return False
+        here = None if part.last_segment is None else batch_here(self._storage, part.last_segment, offset)
+        if here is None:  # retention or an erasure's vacuum took it here: nothing is left that could differ
+            return int(batches.base_offset[0]) == offset
+        there = Window(fetched.records, batches.take(slice(0, 1)), path=f"{self._name}-{part.number}")
+        return agree(here, there, self._name, part.number)
 
     def _pass_over(self, part: CapturedPartition, start: int) -> None:
         """The cluster's log begins behind what was fetched: the offsets between are gone."""

@@ -261,10 +261,14 @@ class SourceCluster:
         return int(answer.leader_epoch), int(answer.end_offset)
 
     @_sensible
-    def settings(self, topic: SourceTopic, *, with_defaults: bool = False) -> dict[str, str] | None:
-        """The topic's own settings (DYNAMIC_TOPIC_CONFIG), or all; None where the cluster does not give them."""
+    def settings(
+        self, topic: SourceTopic, *, with_defaults: bool = False, names: Sequence[str] | None = None
+    ) -> dict[str, str] | None:
+        """The topic's own settings (DYNAMIC_TOPIC_CONFIG), or all; None where the cluster does not give them. `names`:
+        these alone.
+        """
         asked = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=2, resource_name=topic.name, configuration_keys=None
+            resource_type=2, resource_name=topic.name, configuration_keys=names
         )
         request = DescribeConfigsRequest(resources=[asked], include_synonyms=False, include_documentation=False)
         [answer] = self._ask(None, request).results

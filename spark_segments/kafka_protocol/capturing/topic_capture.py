@@ -133,6 +133,7 @@ class TopicCapture:
                 noted.get(row.partition, Captured(now_ms, row.log_end_offset)),
                 markers_ms,
                 last_batches.get(row.partition),
+                current.live_of(row.partition) if row.partition in last_batches else (),
             )
             for row in current.partition_rows
             if row.partition in self._topic.leaders

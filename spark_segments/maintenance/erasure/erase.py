@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -283,16 +283,18 @@ class _Erasure:
             [RowSwap(list(group.inputs), list(group.outputs)) for group in done],
             topic_id=self.topic_id,
             thins=True,
-            topic=lambda current: self._topic_row(current, history=False),
+            topic=lambda current: self._topic_row(current, history=False, rewritten=_rewritten(done)),
         )
         committed = {swap.old[0].identity for swap in made}
         discard_groups(self.job.storage, [group for group in done if group.inputs[0].identity not in committed])
         return [group for group in done if group.inputs[0].identity in committed]
 
-    def _topic_row(self, current: Snapshot, *, history: bool) -> TopicRow:
+    def _topic_row(
+        self, current: Snapshot, *, history: bool, rewritten: Mapping[int, list[tuple[int, int]]] | None = None
+    ) -> TopicRow:
         """The topic's row with this erasure, for a commit on top of `current`."""
         now_ms = self.job.storage.now_ms()
-        return Erasure.added(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history))
+        return Erasure.added(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history), rewritten or {})
 
     def _delete_history(self) -> None:
         """Deletes the removed files that have the keys, also files that readers still use."""
@@ -333,6 +335,16 @@ def _row_with_tombstones(snapshot: Snapshot, appended: Change) -> TopicRow:
 def _waiting(snapshot: Snapshot) -> pa.Table:
     """Removed rows that no vacuum has begun to delete, also rows of deleted topics of this name."""
     return in_states(all_rows(snapshot), Segment.REMOVED)
+
+
+def _rewritten(done: Iterable[RewrittenGroup]) -> dict[int, list[tuple[int, int]]]:
+    """{partition: the offsets of the segments that lost records}"""
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for group in done:
+        if group.stats.superseded:
+            first, last = group.inputs[0], group.inputs[-1]
+            ranges.setdefault(first.partition, []).append((first.base_offset, last.next_offset))
+    return ranges
 
 
 def _place(segment: Segment) -> Place:

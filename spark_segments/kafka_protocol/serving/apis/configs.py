@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Set
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from spark_segments.config import DEFAULT, FILE, KEYS, TOPIC, TopicConfig
 from spark_segments.config.values import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING
 from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call
 from spark_segments.kafka_protocol.serving.messages import Each
+from spark_segments.log import Erasure, Snapshot
 
 _TOPIC, _BROKER = 2, 4  # types of resources
 _SOURCES = {TOPIC: 1, FILE: 4, DEFAULT: 5}  # Kafka's DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
@@ -32,6 +34,9 @@ def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
         view, code = call.topic(asked.resource_name)
         if view is not None:
             configs = _configs(view.config, wanted, with_docs)
+            if Erasure.OFFSETS in wanted:
+                said = _erased(view.snapshot)
+                configs.append(_config(Erasure.OFFSETS, said, _SOURCES[DEFAULT], _TYPES[STRING], None))
     elif asked.resource_type == _BROKER and asked.resource_name in ("", str(NODE_ID)):
         configs = [
             _config(name, value, _SOURCES[FILE], kind, None)
@@ -47,6 +52,14 @@ def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
         "resource_name": asked.resource_name,
         "configs": configs,
     }
+
+
+def _erased(snapshot: Snapshot) -> str:
+    """The offsets whose batches an erasure may have rewritten, as JSON. An erasure of earlier versions does not say."""
+    offsets = Erasure.offsets(snapshot.states)
+    if not offsets and Erasure.of(snapshot):
+        offsets = {number: [bounds] for number, bounds in snapshot.offset_bounds().items()}
+    return json.dumps(offsets)
 
 
 def _broker(call: Call) -> dict[str, tuple[str, int]]:

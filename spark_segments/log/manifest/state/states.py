@@ -24,6 +24,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from spark_segments.errors import LogDirError
@@ -32,8 +33,13 @@ from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.quantities import moment
 
 T = TypeVar("T")
+Offsets = tuple[int, int]
+"""[start, end) of a partition."""
 
 ERASURES = "erasures"  # of any topic: the erasures that it remembers
+
+MOST_RANGES = 100
+"""How many ranges of offsets a partition remembers of erasures. Beyond that the two with the least between are one."""
 
 MOST_ERASURES = 100
 """How many a topic remembers. Beyond that the two oldest count as one, whose version is the later one's."""
@@ -46,6 +52,9 @@ class Erasure:
     `erasure_id` is the same at the leader and at its followers. `history`: the files of earlier versions that have the
     keys were deleted with it.
     """
+
+    OFFSETS: ClassVar = "segments.erased.offsets"
+    """No setting of a topic: what a capture asks a served log directory for by this name, and no other client gets."""
 
     erasure_id: str
     version: int
@@ -76,16 +85,43 @@ class Erasure:
         return {ERASURES: json.dumps([dataclasses.asdict(erasure) for erasure in kept])} if kept else {}
 
     @staticmethod
-    def added(snapshot: Snapshot, erasure: Erasure) -> TopicRow:
-        """The topic's row for the commit on top of `snapshot` that is part of an erasure."""
+    def added(
+        snapshot: Snapshot, erasure: Erasure, rewritten: Mapping[int, Iterable[Offsets]] = MappingProxyType({})
+    ) -> TopicRow:
+        """The topic's row for the commit on top of `snapshot` that is part of an erasure. `rewritten`: by partition,
+        the offsets of the segments that the commit writes again.
+        """
         erasure = dataclasses.replace(erasure, version=snapshot.version + 1)
-        states: Mapping[str, str] = snapshot.states
-        return dataclasses.replace(
-            snapshot.topic_row, states={**states, **Erasure.noted([*Erasure.of(snapshot), erasure])}
-        )
+        states = {**snapshot.states, **Erasure.noted([*Erasure.of(snapshot), erasure])}
+        known = Erasure.offsets(snapshot.states)
+        for partition, ranges in rewritten.items():
+            kept = _joined([*known.get(partition, ()), *ranges])
+            states[f"{_REWRITTEN}{partition}"] = json.dumps(kept, separators=(",", ":"))
+        return dataclasses.replace(snapshot.topic_row, states=states)
+
+    @staticmethod
+    def offsets(states: Mapping[str, str]) -> dict[int, list[Offsets]]:
+        """{partition: the offsets whose batches an erasure may have rewritten}, in order."""
+        return _of_partitions(states, _REWRITTEN, lambda _, ranges: [(int(start), int(end)) for start, end in ranges])
+
+
+def _joined(ranges: Iterable[Offsets]) -> list[Offsets]:
+    """Ranges in order: those that touch are one, and of more than MOST_RANGES those with the least between."""
+    joined: list[Offsets] = []
+    for start, end in sorted(ranges):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    while len(joined) > MOST_RANGES:
+        gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(joined)]
+        least = gaps.index(min(gaps))
+        joined[least : least + 2] = [(joined[least][0], joined[least + 1][1])]
+    return joined
 
 
 _HOLES, _UNDECIDED, _ERASED = "holes.", "undecided.", "erased_tombstones."
+_REWRITTEN = "erased_offsets."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -273,7 +309,7 @@ PARTITIONS_ADDED = "partitions_added"
 of each partition at that commit. Empty where a broker may have added partitions: nobody knows when.
 """
 
-_OF_THE_LOG = (_HOLES, _UNDECIDED, _ERASED, PARTITIONS_ADDED)
+_OF_THE_LOG = (_HOLES, _UNDECIDED, _ERASED, _REWRITTEN, PARTITIONS_ADDED)
 
 
 def log_states(states: Mapping[str, str]) -> dict[str, str]:
