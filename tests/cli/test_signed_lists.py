@@ -72,6 +72,40 @@ def test_a_log_that_went_on_is_still_what_was_signed(log, signed, key, segments)
     assert f"spark-segments {__version__}" in said and "SHA256:" in said
 
 
+def erased(root: Path, key: Path, segments) -> tuple[LogDir, Path]:
+    """A topic whose only signed files were rewritten by an erasure, and a record that came since."""
+    log = LogDir.create(str(root / "erased"))
+    log.create_topic("people", config={"compression.type": "uncompressed"})
+    log.topic("people").append([{"key": "ada", "value": "London"}])
+    signed = root / "people.list"
+    segments("verify", log.uri, "--deep", "--sign", key, "--checksums", signed)
+    segments("erase", log.uri, "people", "--key", "ada", "--yes")
+    log.topic("people").append([{"key": "bob", "value": "Turin"}])
+    return log, signed
+
+
+def test_nothing_compared_is_no_success(key, segments, run, tmp_path):
+    log, signed = erased(tmp_path, key, segments)
+    ran = run("verify", log.uri, "--check", signed)
+    assert ran.code == 3 and "nothing was compared" in ran.text
+    assert "list: 3 files, 0 compared, 3 gone: erase 3" in ran.text
+
+
+def test_files_are_counted_that_were_compared_and_that_left_the_log_and_by_what(key, segments, run, tmp_path):
+    log = LogDir.create(str(tmp_path / "two"))
+    log.create_topic("people", partitions=2, config={"compression.type": "uncompressed"})
+    for partition, name in enumerate(["ada", "bob"]):
+        log.topic("people").append([{"key": name, "value": "London", "partition": partition}])
+    signed = tmp_path / "people.list"
+    segments("verify", log.uri, "--deep", "--sign", key, "--checksums", signed)
+    ran = run("verify", log.uri, "--check", signed)
+    assert ran.code == 0 and "list: 6 files, 6 compared, 0 gone" in ran.text
+    segments("erase", log.uri, "people", "--key", "ada", "--yes")
+    ran = run("verify", log.uri, "--check", signed, "--output", "json")
+    assert ran.code == 0
+    assert json.loads(ran.text)["details"]["listed"] == {"files": 6, "compared": 3, "gone": {"erase": 3}}
+
+
 @pytest.mark.parametrize("suffix", [".log", ".index"])
 def test_a_file_that_is_another_one_now_is_found(log, signed, run, suffix):
     path = max(Path(log.uri).glob(f"orders-0/*{suffix}"), key=lambda file: file.stat().st_size)

@@ -25,6 +25,7 @@ from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_ro
 from spark_segments.errors import InvalidOptionError
 from spark_segments.maintenance.rebuild.rebuild import is_lost, rebuild_manifest
 from spark_segments.maintenance.verification.evidence import Signing, read_signed
+from spark_segments.maintenance.verification.listed_files import by_operation
 from spark_segments.maintenance.verification.verify import verify as look_for_faults
 from spark_segments.quantities import Bytes, human_bytes, moment, plural
 
@@ -63,7 +64,9 @@ def verify(
     a signed list: when, by which version, the offsets and records of each
     partition, and the SHA-256 of each file. --check FILE says later whether
     the list is as it was signed, and whether each of its files that is still
-    in the log is the same. Without --public-key it names the key that signed:
+    in the log is the same. It counts the files that were compared, and those
+    that left the log, by the operation that took them; a topic of which none
+    is left to compare is a fault. Without --public-key it names the key that signed:
     compare it with the one that you know.
 
     A copy of a log notes the offsets that its source had lost. They are listed
@@ -148,6 +151,12 @@ def report_lines(report: Report) -> Iterator[str]:
     if (signed := details.get("signed")) is not None:
         files, when = plural(signed["files"], "file"), moment(signed["verified_ms"])
         yield f"signed: {signed['list']}: {files}, {when}, {signed['tool']}, key {signed['key']}"
+    if (listed := details.get("listed")) is not None:
+        gone = by_operation(listed["gone"])
+        yield (
+            f"list: {plural(listed['files'], 'file')}, {listed['compared']:,} compared, "
+            f"{sum(listed['gone'].values()):,} gone{f': {gone}' if gone else ''}"
+        )
     count = len(report.findings) + details["findings_left_out"]
     yield (
         f"verify{' (deep)' if details['deep'] else ''}: {plural(len(report.topics), 'topic')}, "

@@ -26,6 +26,7 @@ from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot, live_rows
 from spark_segments.log.manifest.state.states import Hole
+from spark_segments.maintenance.verification.listed_files import ListedFiles
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import read_file
 
@@ -177,11 +178,12 @@ def partitions_of(snapshot: Snapshot) -> dict[str, Any]:
 
 def check_against(
     log: LogDirectory, listed: ChecksumList, topics: Sequence[str] | None = None, spark: SparkSession | None = None
-) -> tuple[list[Findings], int]:
-    """(the findings of each listed topic, or of the selected ones; the bytes read).
+) -> tuple[list[Findings], int, ListedFiles]:
+    """(the findings of each listed topic, or of the selected ones; the bytes read; what became of the listed files).
 
-    A file that is in the list and not in the manifest is skipped: it has left the log since.
+    A file that is in the list and not in the manifest is only counted: it has left the log since.
     """
+    became = ListedFiles()
     every: list[Findings] = []
     read_bytes = 0
     by_directory: dict[str, list[FileChecksum]] = defaultdict(list)
@@ -202,9 +204,15 @@ def check_against(
         _check_topic(snapshot, facts, findings)
         named = live_rows(rows)
         stems = {path.removesuffix(LOG_SUFFIX) for path in named.column("path").to_pylist()}
-        directories = sorted({stem.rpartition("/")[0] for stem in stems})
-        candidates = (file for directory in directories for file in by_directory.get(directory, ()))
-        wanted = [file for file in candidates if file.path.rpartition(".")[0] in stems]
+        mine = [
+            file
+            for directory in sorted(by_directory)
+            if _topic_of(directory) == name
+            for file in by_directory[directory]
+        ]
+        listed_stems = [file.path.rpartition(".")[0] for file in mine]
+        became.add(log.manifest(name), facts["version"], listed_stems, stems, findings)
+        wanted = [file for file, stem in zip(mine, listed_stems, strict=True) if stem in stems]
         is_signed = any(file.sha256 for file in wanted)
         read = _checksums(log.storage, [(file.path, None) for file in wanted], spark, is_signed)
         for expected, found in zip(wanted, read, strict=True):
@@ -218,7 +226,12 @@ def check_against(
             read_bytes += found.size
             if found != expected:
                 add("The file is not that of the list of checksums", found=str(found))
-    return every, read_bytes
+    return every, read_bytes, became
+
+
+def _topic_of(directory: str) -> str:
+    """The topic of a directory of a partition, or of shared objects: a topic's name may have dashes, too."""
+    return directory.rpartition("-")[0]
 
 
 def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Findings) -> None:

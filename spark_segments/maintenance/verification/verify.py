@@ -140,7 +140,8 @@ def verify(
     deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic; each
     has a line, with its `new_path`. The findings stay in the report. With `cut` it takes damaged batches out of the
     log, too: their offsets become holes of the topic, and all other records stay. `against`: a list of checksums
-    (checksums.py) that the files are compared with, too. `sign`: a deep look that finds nothing writes a signed list of
+    (checksums.py) that the files are compared with, too; `details` has what became of them as
+    "listed". `sign`: a deep look that finds nothing writes a signed list of
     what it has read (evidence.py), which `details` names as "signed". Raises UnknownTopicError for a name of `topics`
     that is not there, LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower.
 
@@ -196,7 +197,8 @@ def verify(
         log.kafka.check_directory(findings)
         _add(report, findings)
     if listed is not None:
-        of_topics, bytes_read = check_against(log, listed, topics, spark)
+        of_topics, bytes_read, became = check_against(log, listed, topics, spark)
+        report.details["listed"] = became.to_dict()
         report.bytes_in += bytes_read
         for findings in of_topics:
             _add(report, findings)
