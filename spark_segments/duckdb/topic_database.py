@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import re
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from spark_segments.duckdb.statement_process import MOST_BYTES, StatementProcess
 from spark_segments.errors import InvalidOptionError, MissingExtraError, QueryError, SegmentsError
 from spark_segments.face.logdir import LogDir
 from spark_segments.log import Scan
@@ -156,6 +155,8 @@ class _TableScan:
 class TopicDatabase:
     """A DuckDB database in memory whose views are the topics of a log directory."""
 
+    _runs_apart = True
+
     def __init__(
         self,
         log: LogDir,
@@ -167,6 +168,7 @@ class TopicDatabase:
         timestamp: Time | None = None,
         safe: bool = False,
         seconds: float | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         """`formats` are options such as value.format, for all topics that a query names. `timestamp`: the topics as
         they were then; `versions`: {topic: version}, those topics as of that version. Else a query sees them as they
@@ -174,17 +176,34 @@ class TopicDatabase:
 
         A statement may read and write any file of this machine, attach databases, and load extensions, as DuckDB does.
         With `safe` it may not: it has the topics, and tables in memory. Take it for statements that others wrote.
-        `seconds`: a statement that takes longer, with the time to read its rows, ends in a QueryError.
+        `seconds`: statements run in another process, and one that takes longer, with the time to read its rows, ends in
+        a QueryError with that process, and with its tables in memory. So does one that takes more than `memory_bytes`
+        (on Linux), 2 GiB without another number.
         """
+        self._apart: StatementProcess | None = None
+        if self._runs_apart and seconds is not None:
+            arguments = {
+                "log": log,
+                "isolation": isolation,
+                "formats": formats,
+                "threads": threads,
+                "versions": versions,
+                "timestamp": timestamp,
+                "safe": safe,
+            }
+            self._apart = StatementProcess(arguments, seconds, MOST_BYTES if memory_bytes is None else memory_bytes)
+            return
         self._log, self._isolation, self._formats, self._threads = log, isolation, formats, threads
         self._versions, self._timestamp = dict(versions or {}), timestamp
         self._json = [name for name in ("key", "value") if (formats or {}).get(f"{name}.format") == "json"]
-        self._seconds, self._ends = seconds, math.inf
         self._tables: dict[str, TopicTable] = {}
         self._running: pa.RecordBatchReader | None = None
         self._left_open = contextlib.ExitStack()
         self._connection = self._left_open.enter_context(duckdb.connect())
         self._caller = self._left_open.enter_context(ThreadPoolExecutor(1, thread_name_prefix="duckdb"))
+        if memory_bytes is not None:
+            # The rest is for what DuckDB does not count: a list that a function makes.
+            self._connection.execute("SET memory_limit = $1", [f"{memory_bytes * 3 // 4} B"])
         # What does not fit in memory would go into the working directory, and stay there if the process is killed.
         scratch = self._left_open.enter_context(scratch_directory())
         self._connection.execute("SET temp_directory = $1", [str(scratch / "duckdb")])
@@ -208,6 +227,9 @@ class TopicDatabase:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._apart is not None:
+            self._apart.close()
+            return
         self._end_run()
         self._left_open.close()
 
@@ -219,12 +241,14 @@ class TopicDatabase:
         afresh by each run. Raises QueryError with DuckDB's own words where the statement is wrong. Errors of
         the topics, as CorruptBatchError, come here or while the rows are read. Columns of the same name get numbers.
         """
-        self._end_run()
-        self._begin_clock()
         try:
             query.encode()
         except UnicodeEncodeError:
             raise InvalidOptionError("The statement is no UTF-8", found=query) from None
+        if (apart := self._apart) is not None:
+            number, schema = apart.begin(query)
+            return Result(schema, lambda: apart.batches(number))
+        self._end_run()
         with self._errors(query):
             statements = self._connection.extract_statements(query)
             if not statements:
@@ -244,7 +268,6 @@ class TopicDatabase:
     def _run(self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, query: str) -> Iterator[pa.RecordBatch]:
         """The batches of a query. The connection runs one query at a time: the next one ends this one."""
         self._end_run()
-        self._begin_clock()
         for table in self._tables.values():
             table.begin()
         with self._errors(query):
@@ -270,18 +293,13 @@ class TopicDatabase:
             result = self._caller.submit(call, *arguments)
             while not result.done():  # where another thread takes the signal, a thread that waits does not see it
                 wait([result], _SECONDS_TO_SEE)
-                if time.monotonic() > self._ends:
-                    raise QueryError("The statement takes too long", expected=f"{self._seconds:g} seconds at most")
             return result.result()
-        except (KeyboardInterrupt, QueryError):
+        except KeyboardInterrupt:
             behind = self._caller.submit(int)
             while not behind.done():  # a call that only begins may not have seen it
                 self._connection.interrupt()
                 wait([behind], _SECONDS_TO_SEE)
             raise
-
-    def _begin_clock(self) -> None:
-        self._ends = math.inf if self._seconds is None else time.monotonic() + self._seconds
 
     def _end_run(self) -> None:
         running, self._running = self._running, None

@@ -1,0 +1,79 @@
+"""Statements of strangers: a process with a bound of time and of memory, whatever DuckDB does within one vector."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.duckdb import TopicDatabase
+from spark_segments.errors import QueryError, UnknownTopicError
+
+WITHIN_A_VECTOR = "SELECT levenshtein(repeat('a', 300000), repeat('b', 300000))"
+
+
+@pytest.fixture
+def log(tmp_path):
+    made = LogDir.create(str(tmp_path))
+    made.create_topic("orders")
+    made.topic("orders").append([{"key": str(number), "value": str(number)} for number in range(50_000)])
+    return made
+
+
+def children() -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()}
+
+
+def test_rows_and_errors_come_from_the_other_process(log):
+    with TopicDatabase(log, safe=True, seconds=60) as database:
+        rows = database.sql('SELECT decode(value) AS v, "offset" FROM orders').to_table()
+        assert rows.column("v").to_pylist() == [str(number) for number in range(50_000)]
+        database.sql("CREATE TABLE kept AS SELECT 5 AS five")
+        assert database.sql("SELECT five FROM kept").to_table().to_pylist() == [{"five": 5}]
+        with pytest.raises(QueryError, match="nothing"):
+            database.sql("SELECT * FROM nothing")
+        with pytest.raises(QueryError):
+            database.sql("COPY orders TO '/tmp/file.csv'")
+        assert database.sql("SELECT count(*) AS n FROM orders").to_table().to_pylist() == [{"n": 50_000}]
+    assert not children()
+
+
+def test_a_statement_within_one_vector_ends_in_time(log):
+    with TopicDatabase(log, safe=True, seconds=1) as database:
+        database.sql("SELECT 1").to_table()
+        began = time.monotonic()
+        with pytest.raises(QueryError, match="takes too long: expected 1 seconds at most"):
+            database.sql(WITHIN_A_VECTOR).to_table()
+        assert time.monotonic() - began < 30  # DuckDB alone takes minutes
+        assert database.sql("SELECT count(*) AS n FROM orders").to_table().to_pylist() == [{"n": 50_000}]
+
+
+def test_a_statement_that_takes_all_memory_ends(log):
+    with TopicDatabase(log, safe=True, seconds=120, memory_bytes=512 << 20) as database:
+        with pytest.raises(QueryError, match=r"(?i)memory"):
+            database.sql("SELECT len(list_sort(range(200000000)))").to_table()
+        assert database.sql("SELECT 1 AS one").to_table().to_pylist() == [{"one": 1}]
+
+
+def test_ctrl_c_ends_a_statement_within_one_vector_and_its_process(log):
+    with TopicDatabase(log, safe=True, seconds=600) as database:
+        database.sql("SELECT 1").to_table()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            database.sql(WITHIN_A_VECTOR).to_table()
+        assert time.monotonic() - began < 30 and not children()
+
+
+def test_the_error_of_a_topic_is_its_own(log):
+    log.topic("orders").manifest.snapshot()
+    [path] = Path(log.uri, "orders-0").glob("*.log")
+    path.write_bytes(b"")
+    with TopicDatabase(log, seconds=60) as database, pytest.raises(Exception) as found:
+        database.sql("SELECT * FROM orders").to_table()
+    assert not isinstance(found.value, QueryError | UnknownTopicError)
