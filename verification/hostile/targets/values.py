@@ -255,7 +255,7 @@ def _decoder(options: dict[str, str], kind: _Kind) -> Any:
     from spark_segments.values.batches import decoders
     from spark_segments.values.options import column_formats
 
-    [decoder] = decoders(column_formats(options), "rows", lambda column: _context([kind.values[0]]))
+    [decoder] = decoders(column_formats(options), "rows", lambda column: iter([_context([kind.values[0]])]))
     return decoder
 
 
