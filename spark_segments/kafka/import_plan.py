@@ -160,7 +160,13 @@ def _path_at(history: History, offset: int) -> str:
 
 
 def plan_import(
-    source: Storage, current: Snapshot, kafka: KafkaSnapshot, number: int, comparison: Comparison
+    source: Storage,
+    current: Snapshot,
+    kafka: KafkaSnapshot,
+    number: int,
+    comparison: Comparison,
+    *,
+    lacks_segments: bool = False,
 ) -> PartitionPlan:
     """The plan of a partition, in three cases:
 
@@ -169,6 +175,9 @@ def plan_import(
       is here: all of Kafka's segments replace the segments here.
     * Otherwise all new records are added, and dirty offsets here stay dirty: a cleaning in Kafka did not clean the
       copies that were made before it.
+
+    `lacks_segments`: there are gaps between Kafka's segments though its cleaner never ran. Then what is here and not
+    there was lost there, and stays.
     """
     here, theirs = current.partition(number), kafka.partition(number)
     live, rows = current.live_of(number), kafka.live_of(number)
@@ -184,7 +193,8 @@ def plan_import(
     begin = max(here.log_end_offset, theirs.log_start_offset)
     is_over = bool(live) and here.log_end_offset <= log_start
     new_rows = [row for row in rows if row.next_offset > begin]
-    if is_over or (not comparison.identical and _has_gap(source, new_rows, begin)):
+    may_be_cleaned = not comparison.identical and not lacks_segments
+    if is_over or (may_be_cleaned and _has_gap(source, new_rows, begin)):
         wanted = [row for row in rows if row.next_offset > log_start]
         if not wanted and theirs.log_end_offset > here.log_end_offset:
             wanted = rows[-1:]  # the last segment ends at the log end, also where nothing in it is above the log start

@@ -217,7 +217,10 @@ class TopicImport:
         for number, comparison in comparisons.items():
             recovered = recovery.partitions[number]
             with self._unless_changed(recovered):
-                plan = plan_import(self.source.storage, current, kafka, number, comparison)
+                lacks_segments = bool(recovered.found.gaps)
+                plan = plan_import(
+                    self.source.storage, current, kafka, number, comparison, lacks_segments=lacks_segments
+                )
                 if plan.needs_all and recovered.scanned_from:
                     self.whole.add(number)
                 else:

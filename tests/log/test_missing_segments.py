@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments.errors import LogDirError
-from tests.log.followed_logs import COMPACTED, table_of
+from tests.log.followed_logs import COMPACTED, table_of, values
 from tests.log.golden_reads import tree
 from verification.world.kafka_side import TOPIC, KafkaSide
 
@@ -78,3 +78,21 @@ def test_a_segment_that_is_missing_where_nothing_is_clean_is_a_hole(log, tmp_pat
     (Path(kafka.write()) / f"{TOPIC}-0" / f"{3:020d}.log").unlink()
     [hole] = log.import_kafka(str(kafka.directory), config=COMPACTED).details["holes"]
     assert (hole["start_offset"], hole["end_offset"]) == (3, 4)
+
+
+def test_records_that_are_here_stay_where_a_directory_that_was_never_cleaned_lost_them(log, tmp_path):
+    kafka = uncleaned(tmp_path)
+    for _ in range(2):
+        kafka.roll()
+        kafka.append([(b"d", True)])
+    log.import_kafka(kafka.write())
+    for _ in range(2):
+        kafka.roll()
+        kafka.append([(b"e", True), (b"f", True)])
+    kafka.roll()
+    kafka.append([(b"g", True)])
+    directory = Path(kafka.write())
+    for base_offset in (3, 5):
+        (directory / f"{TOPIC}-0" / f"{base_offset:020d}.log").unlink()
+    log.import_kafka(str(directory))
+    assert values(log).keys() == {*range(5), *range(7, 10)}

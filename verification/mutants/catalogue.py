@@ -618,6 +618,14 @@ MUTANTS = (
     ),
     Mutant(
         "import",
+        "segments that a directory lost take those here with them",
+        "kafka/import_plan.py",
+        "    may_be_cleaned = not comparison.identical and not lacks_segments\n",
+        "    may_be_cleaned = not comparison.identical\n",
+        "tests/log/test_missing_segments.py::test_records_that_are_here_stay_where_a_directory_that_was_never_cleaned_lost_them",
+    ),
+    Mutant(
+        "import",
         "a segment takes the place of a longer one",
         "kafka/import_plan.py",
         "again = alike and was_active and row.next_offset >= live[-1].next_offset\n",
@@ -652,7 +660,7 @@ MUTANTS = (
         "import",
         "records that Kafka's cleaner removed stay",
         "kafka/import_plan.py",
-        "    if is_over or (not comparison.identical and _has_gap(source, new_rows, begin)):\n",
+        "    if is_over or (may_be_cleaned and _has_gap(source, new_rows, begin)):\n",
         "    if is_over:\n",
         "tests/log/test_repeated_import.py::test_segments_give_way_to_a_log_that_was_cleaned_beyond_them",
     ),
