@@ -308,6 +308,15 @@ def test_google_service_accounts_by_their_file_and_by_themselves(tmp_path):
     assert settings("gs://bucket", {"GOOGLE_SERVICE_ACCOUNT_KEY": text})["service_account_key"] == text
 
 
+@pytest.mark.parametrize(
+    "scheme", ["abfss://logs@account.dfs.core.windows.net", "https://account.blob.core.windows.net"]
+)
+def test_a_signature_in_an_address_is_not_shown(scheme):
+    with pytest.raises(InvalidOptionError) as raised:
+        parse_location(f"{scheme}/log?sv=2024-01-01&sig=PLANTED%2Fsecret", {})
+    assert "PLANTED" not in str(raised.value) and "sig=***" in str(raised.value)
+
+
 def test_google_without_credentials():
     made = settings("gs://bucket", {"google_skip_signature": "true", "google_endpoint_url": "http://127.0.0.1:4443"})
     wanted = {"skip_signature": True, "base_url": "http://127.0.0.1:4443", "allow_http": True}

@@ -18,6 +18,7 @@ _SIGNED = re.compile(
     r"(\b(?:sig|Credential|Signature)=|\b(?:Bearer|SharedKey) |\bx-amz-security-token:"
     r"|<(?:AWSAccessKeyId|SignatureProvided)>)[^&\s,'\"<]+"
 )
+_QUERIED = re.compile(r"([?&#;][^=&#;]*=)[^&#;]*")
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 
 
@@ -124,5 +125,7 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
 
 
 def _shown(uri: str) -> str:
-    """An address without the credentials that old versions of Hadoop took in it."""
-    return re.sub("//[^@]*:.*@", "//***@", uri)
+    """An address without the credentials that old versions of Hadoop took in it, and without what its query says, such
+    as the signature of a SAS token or of a presigned URL.
+    """
+    return _QUERIED.sub(r"\1***", re.sub("//[^@]*:.*@", "//***@", uri))

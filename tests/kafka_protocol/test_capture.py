@@ -374,6 +374,15 @@ def test_a_compacted_topic_that_was_away_too_long_says_so(source, log):
     assert [one.message for one in verify(log).findings] == ["A compacted partition was captured late"]
 
 
+def test_a_first_capture_is_not_late_where_tombstones_may_go_at_once(source, log):
+    """A cleaner keeps a tombstone in one round and removes it in a later one."""
+    source.create_topic("keyed", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
+    source.topic("keyed").append([{"key": "a", "value": "1"}])
+    with playing(Views(source)) as address:
+        [line] = capture(log, address, ["keyed"]).partitions
+    assert not line["late"]
+
+
 def away(log: LogDir, topic: str, partition: int, time_ms: int) -> None:
     """As if the last capture of a partition had been so long ago."""
 

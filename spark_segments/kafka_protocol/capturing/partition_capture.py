@@ -54,7 +54,7 @@ WAYS_OUT = (
     "here stays, and no copy is made. Or delete this topic"
 )
 _LANES = 2
-_LEAST_LATE_MS = 10_000  # a cleaner takes longer between two rounds, and so short a pass is worth no question
+LEAST_LATE_MS = 10_000  # a cleaner takes longer between two rounds, and so short a pass is worth no question
 _EPOCHS_COMPARED, _IDS_COMPARED = 12, 13
 """From these versions of Fetch on a broker compares the epoch of the record before, and the topic's id, as it reads."""
 
@@ -341,7 +341,7 @@ class PartitionsCapture:
             return is_proof or self._out_of_range(part)
         if fetched.error:
             raise error_of(fetched.error)
-        if part.may_miss_ends(self._storage.now_ms() - _LEAST_LATE_MS):  # this machine was asleep, say
+        if part.may_miss_ends(self._storage.now_ms() - LEAST_LATE_MS):  # this machine was asleep, say
             self._is_late = True
             return True
         if fetched.parted is not None:

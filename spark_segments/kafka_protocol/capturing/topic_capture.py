@@ -23,6 +23,7 @@ from spark_segments.format.sidecars.producer_state import producer_snapshot_byte
 from spark_segments.kafka.imported_settings import kept_settings
 from spark_segments.kafka_protocol.capturing.options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.capturing.partition_capture import (
+    LEAST_LATE_MS,
     CapturedPartition,
     CopiedTopic,
     DivergedError,
@@ -202,7 +203,8 @@ class TopicCapture:
     def _note(self, part: CapturedPartition, now_ms: int) -> Captured:
         """What is to be noted of a partition whose row is written next."""
         config = self._config
-        is_late = config.compact and now_ms - part.noted.at_ms > config.delete_retention_ms
+        longest_ms = max(config.delete_retention_ms, LEAST_LATE_MS)
+        is_late = config.compact and now_ms - part.noted.at_ms > longest_ms
         return Captured(
             now_ms if part.is_done and part.problem is None else part.noted.at_ms,
             part.noted.high_watermark if part.high_watermark is None else part.high_watermark,
