@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ from spark_segments import LogDir
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import QueryError, UnknownTopicError
 
+RUN = "from spark_segments.cli import main; main()"
 WITHIN_A_VECTOR = "SELECT levenshtein(repeat('a', 300000), repeat('b', 300000))"
 
 
@@ -77,3 +80,23 @@ def test_the_error_of_a_topic_is_its_own(log):
     with TopicDatabase(log, seconds=60) as database, pytest.raises(Exception) as found:
         database.sql("SELECT * FROM orders").to_table()
     assert not isinstance(found.value, QueryError | UnknownTopicError)
+
+
+def test_ctrl_c_ends_the_command_within_one_vector(log):
+    """It runs statements in its own process, which then ends as a whole."""
+    command = subprocess.Popen(
+        [sys.executable, "-c", "print('began', flush=True)\n" + RUN, "sql", log.uri, WITHIN_A_VECTOR],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        assert command.stdout.readline() == b"began\n"
+        began = time.monotonic()
+        while command.poll() is None and time.monotonic() - began < 60:
+            if time.monotonic() - began > 3:
+                command.send_signal(signal.SIGINT)
+            time.sleep(2)
+        assert command.poll() == 130
+    finally:
+        command.kill()
+        command.communicate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ _LATEST_SUFFIX = f"${_LATEST}"
 _logger = logging.getLogger(__name__)
 _ASKS_FOR_TABLES = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b")
 _SECONDS_TO_SEE = 0.1
+_SECONDS_TO_END = 3.0
 _CHEAP = ("partition", "offset")
 _JSON = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
 _BATCH_ROWS = 16384
@@ -198,6 +200,8 @@ class TopicDatabase:
         self._json = [name for name in ("key", "value") if (formats or {}).get(f"{name}.format") == "json"]
         self._tables: dict[str, TopicTable] = {}
         self._running: pa.RecordBatchReader | None = None
+        self.is_stuck = False
+        """Whether a statement goes on after Ctrl-C: it stays within one function, where DuckDB looks for nothing."""
         self._left_open = contextlib.ExitStack()
         self._connection = self._left_open.enter_context(duckdb.connect())
         self._caller = self._left_open.enter_context(ThreadPoolExecutor(1, thread_name_prefix="duckdb"))
@@ -229,6 +233,9 @@ class TopicDatabase:
     def __exit__(self, *_: object) -> None:
         if self._apart is not None:
             self._apart.close()
+            return
+        if self.is_stuck:
+            self._caller.shutdown(wait=False, cancel_futures=True)
             return
         self._end_run()
         self._left_open.close()
@@ -262,7 +269,8 @@ class TopicDatabase:
             relation = self._waited(self._connection.sql, statement)
         if relation is None:  # a statement without a result, such as SET
             return Result(pa.schema([]), lambda: iter(()))
-        schema = _with_unique_names(pa.schema(relation.limit(0).to_arrow_table().schema))
+        empty = self._waited(lambda: relation.limit(0).to_arrow_table())  # constants are computed here
+        schema = _with_unique_names(pa.schema(empty.schema))
         return Result(schema, lambda: self._run(relation, schema, query))
 
     def _run(self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, query: str) -> Iterator[pa.RecordBatch]:
@@ -296,14 +304,17 @@ class TopicDatabase:
             return result.result()
         except KeyboardInterrupt:
             behind = self._caller.submit(int)
-            while not behind.done():  # a call that only begins may not have seen it
+            self.is_stuck = True  # and is, if Ctrl-C comes again meanwhile
+            ends = time.monotonic() + _SECONDS_TO_END
+            while not behind.done() and time.monotonic() < ends:  # a call that only begins may not have seen it
                 self._connection.interrupt()
                 wait([behind], _SECONDS_TO_SEE)
+            self.is_stuck = not behind.done()
             raise
 
     def _end_run(self) -> None:
         running, self._running = self._running, None
-        if running is not None:
+        if running is not None and not self.is_stuck:
             running.close()
 
     @contextlib.contextmanager

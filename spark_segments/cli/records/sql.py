@@ -7,6 +7,7 @@ import enum
 import io
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet
 
+from spark_segments.cli.interrupts import INTERRUPTED
 from spark_segments.cli.options import ISOLATION_LEVEL, LogOptions, argument, flag, option, with_options
 from spark_segments.cli.output import print_table
 from spark_segments.cli.records.value_text import FormatOptions
@@ -62,9 +64,14 @@ def sql(
     from spark_segments.duckdb import TopicDatabase
 
     with TopicDatabase(location.open(), isolation=isolation_level, formats=values.of_values(), safe=safe) as database:
-        result = database.sql(query)
-        _WRITERS[output](result.schema, result.batches(), sys.stdout.buffer)
-        sys.stdout.flush()
+        try:
+            result = database.sql(query)
+            _WRITERS[output](result.schema, result.batches(), sys.stdout.buffer)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            if database.is_stuck:  # Python would wait for its thread
+                os._exit(INTERRUPTED)
+            raise
 
 
 def _text(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
