@@ -1331,6 +1331,22 @@ MUTANTS = (
     ),
     Mutant(
         "pairs",
+        "a topic that was made again cannot be rebuilt",
+        "log/manifest/commit/committing.py",
+        "change.topic.deleted_ms is None and state.is_gone:",
+        "change.topic.deleted_ms is None and False:",
+        "tests/test_pairs.py::test_what_once_went_wrong_goes_right[a-rebuild-after-a-topic-was-made-again]",
+    ),
+    Mutant(
+        "pairs",
+        "an append takes the place of a commit whose file is lost",
+        "log/manifest/commit/committing.py",
+        "[] if state.is_trusted or state.version < 0 else [partial(check_none_lost",
+        "[] if True else [partial(check_none_lost",
+        "tests/test_pairs.py::test_what_once_went_wrong_goes_right[an-append-after-a-commit-was-lost]",
+    ),
+    Mutant(
+        "pairs",
         "an import of another replica takes its segment for a longer one",
         "kafka/import_plan.py",
         "again = alike and was_active and row.next_offset >= live[-1].next_offset\n",

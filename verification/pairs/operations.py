@@ -560,7 +560,7 @@ def import_replica(world: World) -> KafkaSide:
 
 def _imported(world: World, side: KafkaSide) -> KafkaSide:
     path = side.write()
-    if not world.has_own_records:
+    if may_follow(world, side):
         succeeded(world.log.import_kafka(path))
         return side
     try:
@@ -570,8 +570,13 @@ def _imported(world: World, side: KafkaSide) -> KafkaSide:
     raise AssertionError("an import takes the place of records that were appended here")
 
 
+def may_follow(world: World, side: KafkaSide) -> bool:
+    """Whether the log here goes on as the source's: nothing of ours lies where the source has records."""
+    return not world.has_own_records or world.model.partitions[0].end <= side.log_start_offset
+
+
 def has_imported(world: World, side: KafkaSide) -> None:
-    if not world.has_own_records:
+    if may_follow(world, side):
         take_source(world, side, start=side.log_start_offset)
 
 
@@ -605,7 +610,7 @@ def source_erases(world: World) -> None:
 def capture_it(world: World) -> KafkaSide:
     with serving(broker(world), interval_seconds=0) as server:
         report = capture(world.log, f"127.0.0.1:{server.port}", [world.topic])
-    if not world.has_own_records:
+    if may_follow(world, source(world)):
         succeeded(report)
     else:
         assert report.failed, "a capture goes on behind records that were appended here"
@@ -613,7 +618,7 @@ def capture_it(world: World) -> KafkaSide:
 
 
 def has_captured(world: World, side: KafkaSide) -> None:
-    if not world.has_own_records:
+    if may_follow(world, side):
         take_source(world, side, start=0)
 
 
@@ -626,14 +631,13 @@ def take_source(world: World, side: KafkaSide, start: int) -> None:
         offset: Record(key, value, TIME_MS + offset) for offset, (key, value) in side.records().items()
     }  # fmt: skip
     partition.sure &= there.keys() | set(range(side.log_start_offset))  # what the source lacks may go with a file
+    most = start if partition.possible else side.log_start_offset
     again = {offset: record for offset, record in there.items() if offset in partition.written}
     partition.possible |= again.keys()
     new = {offset: record for offset, record in there.items() if offset >= partition.end}
     partition.place(new, model.commit)
     partition.end = max(partition.end, side.log_end_offset)
-    if not partition.possible:
-        start = side.log_start_offset
-    partition.move_start(start, start)
+    partition.move_start(start, most)
     partition.sure = {offset for offset in partition.sure if offset >= partition.start}
 
 
