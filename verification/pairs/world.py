@@ -82,7 +82,8 @@ class Clock:
 @dataclass
 class Table:
     """A table beside the topic. `rows`: what it must have. `commits`: which commit wrote the row, of an archive.
-    `erased`: the keys that were erased since it was made.
+    `erased`: the keys that were erased since it was made. `reached`: where an archive goes on: what a restore brings back
+    below does not come.
     """
 
     uri: str
@@ -90,6 +91,7 @@ class Table:
     rows: dict[Place, Record]
     commits: dict[Place, int] = field(default_factory=dict)
     erased: set[bytes] = field(default_factory=set)
+    reached: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
