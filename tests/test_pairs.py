@@ -10,6 +10,7 @@ import pytest
 from verification.pairs.histories import History, pairs, play, triples
 
 WITNESSES = {
+    "an-erasure-after-a-promotion": "archived: mirror, promote, erase",
     "a-rebuild-after-a-topic-was-made-again": "deleted: make again later, lose manifest",
     "an-append-after-a-commit-was-lost": "deleted: lose newest commit",
     "a-capture-from-the-midst-of-a-batch": "captured: source deletes records, capture",

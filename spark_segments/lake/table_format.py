@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_segments.config import READ_COMMITTED
 from spark_segments.errors import LogDirError
-from spark_segments.log import Eras, LeaderEpochs, Position, Snapshot
+from spark_segments.log import Eras, Erasure, LeaderEpochs, Position, Snapshot
 from spark_segments.storage import Storage
 
 DAY = "day"
@@ -86,7 +86,9 @@ class TablePositions:
 
     Records behind the last stable offset wait for the end of their transaction. `version`: that of the topic's manifest
     by which records have left the table; None where there is none, as in a directory of Kafka's. `across`: whether the
-    newest record of a key was looked for in all partitions.
+    newest record of a key was looked for in all partitions. `erasures`: {id: time of its last commit} of the
+    erasures that the topic remembered, which are the same at a leader and at its followers, where versions are not;
+    None: the version alone tells.
     """
 
     topic_id: str
@@ -95,6 +97,7 @@ class TablePositions:
     at_ms: int
     version: int | None = None
     across: bool = False
+    erasures: Mapping[str, int] | None = None
 
     @classmethod
     def of(
@@ -108,7 +111,14 @@ class TablePositions:
             number: Position(end, snapshot.topic_id, epochs[number].before(end)) for number, end in ends.items()
         }
         starts = {number: start for number, (start, _) in bounds.items()}
-        return cls(snapshot.topic_id, positions, starts, at_ms, version, Eras.of(snapshot) is not None)
+        erasures = {erasure.erasure_id: erasure.committed_ms for erasure in Erasure.of(snapshot)}
+        return cls(snapshot.topic_id, positions, starts, at_ms, version, Eras.of(snapshot) is not None, erasures)
+
+    def is_before(self, erasure: Erasure) -> bool:
+        """Whether the table had these positions before the erasure, as far as anybody knows."""
+        if self.erasures is not None:
+            return self.erasures.get(erasure.erasure_id) != erasure.committed_ms  # it may have gone on since
+        return self.version is None or erasure.version > self.version
 
     def end(self, partition: int) -> int:
         """The first offset of a partition that the table has not reached."""
@@ -122,7 +132,10 @@ class TablePositions:
         epochs = {number: position.leader_epoch for number, position in positions if position.leader_epoch}
         said = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
         more = {"leader_epochs": epochs, "across": self.across}
-        return json.dumps({"segments": said | {name: value for name, value in more.items() if value}})
+        said |= {name: value for name, value in more.items() if value}
+        if self.erasures is not None:
+            said["erasures"] = self.erasures
+        return json.dumps({"segments": said})
 
     @staticmethod
     def from_json(text: str) -> TablePositions | None:
@@ -133,9 +146,10 @@ class TablePositions:
             positions = {int(name): Position(end, topic_id, epochs.get(name, 0)) for name, (_, end) in offsets.items()}
             starts = {int(name): start for name, (start, _) in offsets.items()}
             at_ms, version, across = said["at_ms"], said["version"], said.get("across", False)
+            erasures = dict(said["erasures"]) if "erasures" in said else None
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        return TablePositions(topic_id, positions, starts, at_ms, version, across)
+        return TablePositions(topic_id, positions, starts, at_ms, version, across, erasures)
 
 
 @dataclass(frozen=True, slots=True)

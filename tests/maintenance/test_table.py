@@ -640,8 +640,9 @@ def test_a_table_that_others_have_partitioned_is_an_error_that_says_by_what(orde
 def test_a_position_is_the_same_after_json():
     for version in (None, 7):
         positions = {0: Position(5, "id"), 12: Position(7, "id", 3)}
-        position = TablePositions("id", positions, {0: 1, 12: 0}, 99, version)
-        assert TablePositions.from_json(position.to_json()) == position
+        for erasures in (None, {}, {"an erasure": 98}):
+            position = TablePositions("id", positions, {0: 1, 12: 0}, 99, version, erasures=erasures)
+            assert TablePositions.from_json(position.to_json()) == position
     assert TablePositions.from_json("") is None and TablePositions.from_json('{"other": 1}') is None
 
 

@@ -1331,6 +1331,14 @@ MUTANTS = (
     ),
     Mutant(
         "pairs",
+        "an archive takes the versions of a promoted follower for those of its leader",
+        "lake/table_format.py",
+        "        if self.erasures is not None:\n            return self",
+        "        if self.erasures is not None and self.version is None:\n            return self",
+        "tests/test_pairs.py::test_what_once_went_wrong_goes_right[an-erasure-after-a-promotion]",
+    ),
+    Mutant(
+        "pairs",
         "a topic that was made again cannot be rebuilt",
         "log/manifest/commit/committing.py",
         "change.topic.deleted_ms is None and state.is_gone:",

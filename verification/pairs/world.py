@@ -82,8 +82,8 @@ class Clock:
 @dataclass
 class Table:
     """A table beside the topic. `rows`: what it must have. `commits`: which commit wrote the row, of an archive.
-    `erased`: the keys that were erased since it was made. `reached`: where an archive goes on: what a restore brings back
-    below does not come.
+    `erased`: the keys that were erased since it was made. `reached`: where an archive goes on. What a restore brings
+    back below does not come.
     """
 
     uri: str
