@@ -7,9 +7,11 @@ fields, and would take on another meaning in another version.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -90,11 +92,12 @@ def run_tasks(
     runner = _in_process(function, tasks, at_a_time) if spark is None else _on_spark(function, tasks, spark)
     sizes = [1] * len(tasks) if size is None else [size(task) for task in tasks]
     done, total = 0, sum(sizes)
-    for number, result in runner:
-        results[number] = result
-        done += sizes[number]
-        if progress is not None:
-            progress(done, total)
+    with contextlib.closing(runner):  # an interrupt may come in `progress`
+        for number, result in runner:
+            results[number] = result
+            done += sizes[number]
+            if progress is not None:
+                progress(done, total)
     return [results[number] for number in range(len(tasks))]
 
 
@@ -161,21 +164,49 @@ def slots_of_a_process(spark: SparkSession) -> int:
     return max(1, cores // int(settings.get("spark.task.cpus") or 1))
 
 
+class TaskEndedError(Exception):
+    """Ends a task of this process whose result nobody waits for any more."""
+
+
+_task = threading.local()
+
+
+def check_wanted() -> None:
+    """Raises TaskEndedError in a task of this process after Ctrl-C, or after another task failed. A long task asks
+    between two batches, since the process waits for its threads before it ends.
+    """
+    ended = getattr(_task, "ended", None)
+    if ended is not None and ended.is_set():
+        raise TaskEndedError
+
+
+def _run_in_thread(ended: threading.Event, function: Callable[[Any], Any], task: Any) -> Any:
+    _task.ended = ended
+    try:
+        return function(task)
+    finally:
+        _task.ended = None
+
+
 def _in_process(
     function: Callable[[Any], Any], tasks: Sequence[Any], at_a_time: int | None
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any], None, None]:
     # Threads suffice: kernels and file reads release the GIL.
+    ended = threading.Event()
     with ThreadPoolExecutor(max_workers=max(1, min(len(tasks), at_a_time or task_slots(None)))) as pool:
-        futures = {pool.submit(function, task): number for number, task in enumerate(tasks)}
+        futures = {pool.submit(_run_in_thread, ended, function, task): number for number, task in enumerate(tasks)}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
+            ended.set()
             for future in futures:
                 future.cancel()
 
 
-def _on_spark(function: Callable[[Any], Any], tasks: Sequence[Any], spark: SparkSession) -> Iterator[tuple[int, Any]]:
+def _on_spark(
+    function: Callable[[Any], Any], tasks: Sequence[Any], spark: SparkSession
+) -> Generator[tuple[int, Any], None, None]:
     payload = [(number, pickle.dumps((_STAMP, task))) for number, task in enumerate(tasks)]
     versioned = (_STAMP, function)
     # By range, a partition has one task; round robin would put several into some and none into others.

@@ -16,7 +16,15 @@ from pyspark import SparkConf, cloudpickle
 import spark_segments
 from spark_segments import execution
 from spark_segments.errors import CorruptBatchError, StorageError, VersionMismatchError
-from spark_segments.execution import Versioned, run_tasks, slots_of_a_process, task_slots, try_tasks
+from spark_segments.execution import (
+    TaskEndedError,
+    Versioned,
+    check_wanted,
+    run_tasks,
+    slots_of_a_process,
+    task_slots,
+    try_tasks,
+)
 from verification.world.clock import PATIENCE_SECONDS
 
 
@@ -219,3 +227,27 @@ def test_what_spark_sends_carries_the_version(monkeypatch, module, name):
     monkeypatch.setattr(execution, "__version__", "9.9.9")
     with pytest.raises(VersionMismatchError):
         pickle.loads(message)
+
+
+def test_a_long_task_ends_with_the_interrupt_of_its_caller():
+    begun, ended, never = threading.Event(), threading.Event(), threading.Event()
+
+    def work(is_long: bool) -> None:
+        if not is_long:
+            assert begun.wait(PATIENCE_SECONDS)
+            return
+        begun.set()
+        try:
+            for _ in range(int(PATIENCE_SECONDS * 1000)):
+                check_wanted()
+                never.wait(0.001)
+        except TaskEndedError:
+            ended.set()
+            raise
+
+    def progress(done: int, tasks: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(work, [True, False], progress=progress, at_a_time=2)
+    assert ended.is_set()

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_segments.errors import LogDirError, StorageError, ValueFormatError
+from spark_segments.execution import check_wanted
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.rules import PLACE, OtherKeys, Rule, places_of
 from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile
@@ -75,6 +76,7 @@ def write_rows(
 
     def records(part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
         for batch in Scan.read(log, [part]):
+            check_wanted()
             if changes:
                 keys.append(batch.select(Eras.RANKED))
                 batch = batch.filter(pc.is_valid(batch.column("value")))
