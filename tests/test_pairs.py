@@ -10,6 +10,14 @@ import pytest
 from verification.pairs.histories import History, pairs, play, triples
 
 WITNESSES = {
+    "an-active-segment-that-has-expired": "deleted: expire active",
+    "an-erasure-after-partitions-were-added": "compacted: add partitions, erase",
+    "a-tombstone-of-an-erasure-that-is-to-go": "compacted: erase, drop tombstones",
+    "an-erasure-and-keys-that-decode-alike": "typed: erase",
+    "an-erasure-and-a-key-that-nothing-decodes": "typed: erase last",
+    "a-signed-list-of-files-that-are-gone": "deleted: sign, erase",
+    "a-capture-of-what-was-erased-there": "captured: source erases, capture",
+    "another-partitioner": "both: append, codec",
     "an-erasure-after-a-promotion": "archived: mirror, promote, erase",
     "a-rebuild-after-a-topic-was-made-again": "deleted: make again later, lose manifest",
     "an-append-after-a-commit-was-lost": "deleted: lose newest commit",
