@@ -12,7 +12,7 @@ import pytest
 
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage import Storage
-from spark_segments.storage.clients import boto3_client_settings, open_store, s3_client
+from spark_segments.storage.clients import open_store
 from spark_segments.storage.locations import parse_location
 from spark_segments.storage.options import KNOWN
 
@@ -150,7 +150,7 @@ def test_every_option_is_taken_by_obstore_or_known_to_be_for_others():
         assert "bucket" in str(store) or "container" in str(store) or "c" in str(store)
 
 
-def test_virtual_hosting_keeps_the_bucket_in_the_endpoint_and_takes_it_out_for_boto3():
+def test_virtual_hosting_keeps_the_bucket_in_the_endpoint():
     options = {
         "aws_endpoint_url": "https://bucket.s3.example",
         "aws_virtual_hosted_style_request": "true",
@@ -158,9 +158,6 @@ def test_virtual_hosting_keeps_the_bucket_in_the_endpoint_and_takes_it_out_for_b
     }
     made = settings("s3://bucket/log", options)
     assert (made["endpoint"], made["virtual_hosted_style_request"]) == ("https://bucket.s3.example", True)
-    client = boto3_client_settings(parse_location("s3://bucket/log", options))
-    assert client["endpoint_url"] == "https://s3.example"
-    assert client["config"]["s3"] == {"addressing_style": "virtual"}
 
 
 def test_an_assumed_role(monkeypatch):
@@ -326,6 +323,7 @@ def test_google_without_credentials():
 def test_settings_that_boto3_refuses_are_one_error_without_secrets(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "nobody-has-this-profile")
     secrets = {"AWS_SECRET_ACCESS_KEY": "hush-hush-hush", "AWS_ACCESS_KEY_ID": "key"}
+    role = {"AWS_S3_ASSUME_ROLE_ARN": "arn:aws:iam::123456789012:role/r"}
     with pytest.raises(StorageError, match="nobody-has-this-profile") as raised:
-        s3_client(parse_location("s3://bucket/log", secrets))
+        opened("s3://bucket/log", secrets | role)
     assert "hush" not in str(raised.value)

@@ -33,7 +33,6 @@ _ERASED = ("records_to_erase", "tombstones_to_append")
 _OTHER_FILES = {  # that vacuum deletes, beside the files of partitions
     "manifest_files": "manifest file",
     "group_files": "group file",
-    "unfinished_uploads": "unfinished upload",
 }
 _EARLIER = "history_segments"  # files of earlier versions that an erasure deletes
 READER_GONE = 141  # as of a program that the signal SIGPIPE ended

@@ -5,8 +5,7 @@ This layer does not know what a file holds.
 
 from __future__ import annotations
 
-from spark_segments.storage.clients import Upload
 from spark_segments.storage.filesystem import FileSystem
 from spark_segments.storage.storage import CLOCK_PROBE, FileInfo, Storage, WriteStream
 
-__all__ = ["CLOCK_PROBE", "FileInfo", "FileSystem", "Storage", "Upload", "WriteStream"]
+__all__ = ["CLOCK_PROBE", "FileInfo", "FileSystem", "Storage", "WriteStream"]

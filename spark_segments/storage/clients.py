@@ -1,11 +1,11 @@
-"""The clients of object stores that a location's options make: obstore's stores, and boto3's sessions and clients."""
+"""The clients of object stores that a location's options make: obstore's stores, and boto3's sessions for roles and
+profiles.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -95,32 +95,6 @@ def boto3_session(location: Location) -> Any:
         raise StorageError(f"boto3 takes no such settings: {location.hidden(str(error))}", path=location.uri) from error
 
 
-def boto3_client_settings(location: Location) -> dict[str, Any] | None:
-    """The arguments of a client of S3 of `boto3_session`, with `config` as arguments of botocore's Config.
-
-    None where a role is to be taken on.
-    """
-    given, client = values(location.options, S3), _client_options(location)
-    if "role_arn" in values(location.options, BOTO3):
-        return None
-    settings: dict[str, Any] = {}
-    style = "auto"
-    if "endpoint" in given:
-        endpoint, style = given["endpoint"].rstrip("/"), "path"
-        if is_true(given, "virtual_hosted_style_request"):  # boto3 adds the bucket itself
-            endpoint, style = endpoint.replace(f"://{location.bucket}.", "://", 1), "virtual"
-        settings = {"endpoint_url": endpoint, "region_name": given.get("region", "us-east-1")}
-    config: dict[str, Any] = {"s3": {"addressing_style": style}}
-    if is_true(given, "skip_signature"):
-        config["signature_version"] = "unsigned"
-    for ours, theirs in (("timeout", "read_timeout"), ("connect_timeout", "connect_timeout")):
-        if ours in client:
-            config[theirs] = client[ours].total_seconds()
-    if "proxy_url" in client:
-        config["proxies"] = {"http": client["proxy_url"], "https": client["proxy_url"]}
-    return settings | {"config": config}
-
-
 def _open_gcs(location: Location, settings: dict[str, Any]) -> Any:
     from obstore.store import GCSStore
 
@@ -185,73 +159,3 @@ def _check_endpoint(text: str, name: str, flag: str | None, settings: dict[str, 
     if scheme == "http" and flag is not None and not client["allow_http"]:
         raise InvalidOptionError(f"An endpoint without TLS needs the option {flag}=true", found=text)
     client["allow_http"] = client["allow_http"] or scheme == "http"
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An upload that was never ended: the path of its file relative to the root, when it was begun (store's clock)."""
-
-    path: str
-    upload_id: str
-    started_ms: int
-
-
-class S3Client:
-    """The client of a location. One object serves all threads."""
-
-    def __init__(self, location: Location, client: Any) -> None:
-        self._location = location
-        self._client = client
-        self._bucket, _, self._root = location.root.partition("/")
-
-    def unfinished_uploads(self) -> list[Upload]:
-        """The uploads below the root, in the order of their paths.
-
-        Raises StorageError where the store does not answer, or does not allow it.
-        """
-        prefix = f"{self._root}/" if self._root else ""
-        uploads = []
-        with self._failures():
-            pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
-            for upload in (upload for page in pages for upload in page.get("Uploads", [])):
-                started_ms = int(upload["Initiated"].timestamp() * 1000)
-                uploads.append(Upload(upload["Key"].removeprefix(prefix), upload["UploadId"], started_ms))
-        return sorted(uploads, key=lambda upload: upload.path)
-
-    def abort_uploads(self, uploads: Iterable[Upload]) -> None:
-        """Takes the parts of uploads away. A writer that is still at it gets an error. Missing uploads are fine."""
-        with self._failures():
-            for upload in uploads:
-                key = self._location.join(upload.path).partition("/")[2]
-                with contextlib.suppress(self._client.exceptions.NoSuchUpload):
-                    self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload.upload_id)
-
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            yield
-        except (BotoCoreError, ClientError) as error:
-            text = " ".join(self._location.hidden(str(error)).split())
-            if isinstance(error, ClientError):  # the store's own text may repeat what it was sent
-                text = f"{error.operation_name}: {error.response.get('Error', {}).get('Code', 'an error')}"
-            raise StorageError(
-                f"Uploads that were never ended cannot be listed or aborted ({text})",
-                path=self._location.uri,
-                hint="Allow s3:ListBucketMultipartUploads and s3:AbortMultipartUpload, or give the bucket a lifecycle "
-                "rule that aborts such uploads",
-            ) from None
-
-
-def s3_client(location: Location) -> S3Client | None:
-    """The client of a location of S3; None where boto3 is not installed, or the options name a role to take on."""
-    try:
-        from botocore.config import Config
-    except ImportError:
-        return None
-    settings = boto3_client_settings(location)
-    if settings is None:
-        return None
-    made = boto3_session(location).client("s3", **settings | {"config": Config(**settings["config"])})
-    return S3Client(location, made)

@@ -210,7 +210,9 @@ class _Upload:
         self._bytes += content.nbytes
 
     def abandon(self) -> None:
-        """Makes no object, for another writer may have made it whole. Parts that were sent are left to vacuum."""
+        """Makes no object, for another writer may have made it whole. Parts that were sent stay until the bucket's
+        lifecycle rule aborts the upload.
+        """
         self.closed = True
         del self._file
 

@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, StorageError
-from spark_segments.storage.clients import S3Client, Upload, s3_client
 from spark_segments.storage.filesystem import FileSystem, Names, WritableFile
 from spark_segments.storage.local import LocalFiles, OpenFile
 from spark_segments.storage.locations import Location, parse_location
@@ -90,12 +89,11 @@ class Storage:
 
     def _start(self) -> None:
         self._opened: FileSystem | None = self._given
-        self._client: list[S3Client | None] = []  # once it is known whether there is one
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_opened", "_client", "_lock"):
+        for name in ("_opened", "_lock"):
             del state[name]
         return state
 
@@ -115,6 +113,13 @@ class Storage:
     def tasks_at_a_time(self) -> int | None:
         """How many tasks that read and write files here a process does at a time; None: as many as it has cores."""
         return None if self.is_local else max(_TASKS, os.cpu_count() or 1)
+
+    @property
+    def keeps_unfinished_uploads(self) -> bool:
+        """Whether the store keeps the parts of uploads that never ended, until a lifecycle rule of the bucket aborts
+        them. No listing of files shows them. Azure and Google Cloud Storage drop them within a week.
+        """
+        return self._location.scheme == "s3" and self._given is None
 
     def location(self, path: str = "") -> str:
         """The full address of `path`, as errors and reports show it."""
@@ -307,21 +312,6 @@ class Storage:
         with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
             return list(pool.map(work, wanted))
 
-    # Uploads
-
-    def unfinished_uploads(self) -> Sequence[Upload] | None:
-        """The uploads below the root that were begun and never ended: see s3.py. None where nobody can tell."""
-        if self._location.scheme != "s3" or self._given is not None:
-            return []
-        client = self._s3()
-        return None if client is None else client.unfinished_uploads()
-
-    def abort_uploads(self, uploads: Iterable[Upload]) -> None:
-        """Aborts uploads that `unfinished_uploads` gave."""
-        client = self._s3()
-        if client is not None:
-            client.abort_uploads(uploads)
-
     # The clock
 
     def now_ms(self) -> int:
@@ -350,13 +340,6 @@ class Storage:
                     text = self.hidden(str(error))
                     raise InvalidOptionError(f"No store can be opened with these storage options: {text}") from None
             return self._opened
-
-    def _s3(self) -> S3Client | None:
-        with self._lock:
-            if not self._client:
-                is_s3 = self._location.scheme == "s3" and self._given is None
-                self._client.append(s3_client(self._location) if is_s3 else None)
-            return self._client[0]
 
     def _retried(self, operation: Callable[..., T], path: str, *arguments: Any) -> T:
         """Runs an idempotent operation on the full path, again where it failed for a moment, with growing pauses.

@@ -35,8 +35,6 @@ from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit.committing import Commit
 from spark_segments.log.manifest.commit.upkeep import DroppedVersions
-from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY
-from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import (
@@ -107,6 +105,10 @@ SEGMENTS_A_WAVE = 100_000
 DIRECTORIES_A_WAVE = 1000
 _DELAY_KEY = "file.delete.delay.ms"
 _DIRECTORY_OF_TOPIC = re.compile(r"(?P<topic>.+)-(?P<number>[0-9]+|shared|s)")  # of a partition, or shared objects
+_LIFECYCLE_RULE = (
+    "No vacuum finds the parts of uploads that never ended: give the bucket a lifecycle rule that aborts incomplete "
+    "multipart uploads after seven days"
+)
 THREADS = 16
 """Of this process: on an object store, listing and deleting is mostly waiting. As many tasks are done sooner here than
 Spark plans a job for them, and a topic has no more tasks than that unless it is a large one."""
@@ -178,8 +180,7 @@ def vacuum(
     for directory in log.storage.directories():
         if (owner := _owner(directory)) is not None:
             directories[owner].append(directory)
-    names = job.names()
-    for name in names:
+    for name in job.names():
         is_named = topics is not None and name in topics
         try:
             _vacuum_topic(job, name, directories[name], topic_optional=not is_named)
@@ -189,7 +190,8 @@ def vacuum(
             job.report.fail(name, None, error)
     if topics is None:
         _vacuum_groups(job)
-    _abort_uploads(job, None if topics is None else {*names})
+    if dry_run and log.storage.keeps_unfinished_uploads:  # runs by a schedule would repeat it every night
+        job.report.warn(_LIFECYCLE_RULE)
     return job.report.finish()
 
 
@@ -205,39 +207,12 @@ def _vacuum_groups(job: Job) -> None:
             job.report.warn(f"The files of group {group.id} were not looked at: {error}")
 
 
-def _abort_uploads(job: Job, topics: set[str] | None) -> None:
-    """Aborts what old writers have begun to upload and never ended: no row can ever name it, and no listing shows it.
-
-    Without `topics`, that is all below the log directory. Where nobody can tell, the report has no such figure.
-    """
-    try:
-        uploads = job.storage.unfinished_uploads()
-        if uploads is None:
-            return
-        before_ms = job.storage.now_ms() - ORPHAN_AGE_MS
-        mine = [upload for upload in uploads if topics is None or _topic_of(upload.path) in topics]
-        old = [upload for upload in mine if upload.started_ms < before_ms]
-        job.report.count(unfinished_uploads=len(old))
-        if not job.report.dry_run:
-            job.storage.abort_uploads(old)
-    except SegmentsError as error:
-        job.report.warn(str(error))
-
-
 def _owner(directory: str) -> str | None:
     """The topic whose partition or shared objects are in the directory, None for any other directory."""
     match = _DIRECTORY_OF_TOPIC.fullmatch(directory)
     if match is None or not (match["number"].isdecimal() or directory == shared_directory(match["topic"])):
         return None
     return match["topic"]
-
-
-def _topic_of(path: str) -> str | None:
-    """The topic whose file this is."""
-    directory, _, rest = path.partition("/")
-    if (owner := _owner(directory)) is not None:
-        return owner
-    return rest.partition("/")[0] if directory in (MANIFEST_DIRECTORY, RECOVERY_DIRECTORY) else None
 
 
 def _vacuum_topic(job: Job, topic: str, directories: Sequence[str], *, topic_optional: bool) -> None:

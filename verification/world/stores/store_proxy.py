@@ -60,10 +60,10 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """GET, HEAD, PUT, DELETE, LIST; of multipart uploads START, PART, COMPLETE, ABORT and LIST UPLOADS."""
+        """GET, HEAD, PUT, DELETE, LIST; of multipart uploads START, PART, COMPLETE and ABORT."""
         query = self.query
         if "uploads" in query:
-            return "START" if self.method == "POST" else "LIST UPLOADS"
+            return "START"
         if "uploadId" in query:
             return {"PUT": "PART", "POST": "COMPLETE", "DELETE": "ABORT"}.get(self.method, "LIST PARTS")
         if self.method == "POST" and "delete" in query:
