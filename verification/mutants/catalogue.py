@@ -1356,9 +1356,9 @@ MUTANTS = (
     Mutant(
         "pairs",
         "an archive has no bytes of its typed keys",
-        "lake/table.py",
-        "key_bytes=self.settings.archive and self._has_key_bytes",
-        "key_bytes=False",
+        "lake/rows.py",
+        'append_column(KEY_BYTES, batch.column("key"))',
+        "append_column(KEY_BYTES, pa.nulls(len(batch), pa.binary()))",
         "tests/test_pairs.py::test_what_once_went_wrong_goes_right[an-erasure-and-keys-that-decode-alike]",
     ),
     Mutant(
