@@ -69,27 +69,33 @@ def promote(
 ) -> Report:
     """Makes followers in `log` the leaders of their topics, and fences the leaders before them.
 
-    `topics`: names or patterns; without any, all that are followers. `former`: the log directory of the former leader,
-    by default the one that is mirrored. `force` promotes without what only the former leader has, where that is needed.
+    `topics`: names or patterns; without any, all followers, and all leaders whose former leader was never fenced, and
+    may lead to this day. `former`: the log directory of the former leader, by default the one that is mirrored. `force`
+    promotes without what only the former leader has, where that is needed.
 
     A topic's line in the report has what a `Promotion` says. A topic that fails has its error there, and the others go
     on. Raises InvalidOptionError where no topic is to be promoted.
     """
     report = Report("promote", dry_run)
 
-    def run(topic: str) -> Promotion | Exception:
+    def run(topic: str) -> Promotion | Exception | None:
+        promotion = Promotion(log, topic, former, storage_options or {}, force, dry_run, spark)
         try:
-            return Promotion(log, topic, former, storage_options or {}, force, dry_run, spark).run()
+            if topics is None and not promotion.is_due():
+                return None
+            return promotion.run()
         except (SegmentsError, OSError) as error:
             return error
 
     names = LogDirectory.selected(log.topics(), topics)
     if topics is None:
-        names = [name for name in names if log.snapshot(name).role.is_follower]
-    if not names:
-        raise InvalidOptionError("No topic here is a follower", expected="the names of topics", found="none")
+        names = [name for name in names if _has_former_leader(log.snapshot(name).role)]
     results = run_tasks(run, names, progress=progress, at_a_time=TOPICS_AT_A_TIME)
+    if all(result is None for result in results):
+        raise InvalidOptionError("No topic here is a follower", expected="the names of topics", found="none")
     for topic, result in zip(names, results, strict=True):
+        if result is None:
+            continue
         if isinstance(result, Exception):
             report.add(topic, None, Report.FAILED, error=str(result))
             continue
@@ -98,6 +104,11 @@ def promote(
         for warning in result.warnings:
             report.warn(f"{topic}: {warning}")
     return report.finish()
+
+
+def _has_former_leader(role: Role) -> bool:
+    """Whether a topic follows a leader, or was promoted over one."""
+    return role.is_follower or role.former_uri is not None
 
 
 @dataclass(slots=True)
@@ -145,6 +156,22 @@ class Promotion:
         names = ("former_uri", "steps", "is_fenced", "source_version", "source_committed_ms")
         tails = [dataclasses.asdict(tail) for tail in self.left_behind]
         return {name: getattr(self, name) for name in names} | {"leader_epochs": epochs, "left_behind": tails}
+
+    def is_due(self) -> bool:
+        """Whether a run without names is for this topic: a follower, or a leader whose former leader leads, too. One
+        that is out of reach may lead, and `run` says that it cannot be fenced.
+        """
+        here = self.log.snapshot(self.topic)
+        if not here.role.is_leader:
+            return here.role.is_follower
+        try:
+            theirs = self._look(here)
+        except UnknownTopicError:
+            return False  # it is deleted there, and takes no appends
+        except _OUT_OF_REACH:
+            return True
+        # A topic that was made again under the name is another topic, and may lead
+        return theirs.deleted_ms is None and theirs.topic_id == here.topic_id and theirs.role.is_leader
 
     def run(self) -> Promotion:
         """Promotes the topic.

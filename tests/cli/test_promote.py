@@ -71,3 +71,39 @@ def test_the_page_does_not_ask_for_jobs_at_a_topic_that_takes_none(segments, tmp
         segments("describe", log.uri, "--html", html, "--now-ms", later_ms)
         asked.append("roll has been due" in html.read_text())
     assert asked == [True, False]
+
+
+@pytest.fixture
+def unfenced(segments, leader, follower) -> LogDir:
+    """The former leader of a forced promotion: it was out of reach then, and takes appends since."""
+    away = Path(leader.uri).rename(Path(leader.uri).with_name("away"))
+    segments("promote", follower.uri, "--force")
+    away.rename(leader.uri)
+    add(leader, [77])
+    return leader
+
+
+def test_a_run_without_names_fences_the_former_leader_of_a_forced_promotion(segments, run, unfenced, follower):
+    LogDir.open(follower.uri).create_topic("never-mirrored")
+    planned = segments("promote", follower.uri, "--dry-run")
+    assert planned.lines[0] == f"orders: would fence the former leader in {unfenced.uri}."
+    ran = segments("promote", follower.uri)
+    assert ran.lines[0] == f"orders: fenced the former leader in {unfenced.uri}."
+    assert run("append", unfenced.uri, TOPIC, stdin=b"1\n").code == 1
+    ran = run("promote", follower.uri)
+    assert ran.code == 1 and "No topic here is a follower" in ran.error
+
+
+def test_a_run_without_names_says_that_a_former_leader_is_still_out_of_reach(run, unfenced, follower):
+    Path(unfenced.uri).rename(Path(unfenced.uri).with_name("away"))
+    ran = run("promote", follower.uri)
+    assert ran.code == 1 and "error: orders: Not a log directory" in ran.error
+
+
+def test_a_former_leader_without_the_topic_asks_for_no_fence(segments, run, unfenced, follower):
+    segments("topic", "delete", unfenced.uri, TOPIC, "--yes")
+    for made_again in (False, True):
+        if made_again:
+            LogDir.open(unfenced.uri).create_topic(TOPIC)
+        ran = run("promote", follower.uri)
+        assert ran.code == 1 and "No topic here is a follower" in ran.error

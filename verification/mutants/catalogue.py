@@ -880,6 +880,14 @@ MUTANTS = (
     ),
     Mutant(
         "mirror",
+        "a promotion without names leaves a second leader",
+        "replicas/promote.py",
+        "    return role.is_follower or role.former_uri is not None\n",
+        "    return role.is_follower\n",
+        "tests/cli/test_promote.py::test_a_run_without_names_fences_the_former_leader_of_a_forced_promotion",
+    ),
+    Mutant(
+        "mirror",
         "a damaged batch travels",
         "replicas/copies.py",
         "windows(first_window_bytes=WINDOW_BYTES, as_written=True)\n        first",

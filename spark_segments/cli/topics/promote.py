@@ -20,7 +20,11 @@ PARTITIONS_SHOWN = 4
 def promote(
     location: LogOptions,
     spark: SparkOptions,
-    topic: list[str] | None = argument("[TOPIC]...", "Topics and patterns; all followers by default.", default=None),
+    topic: list[str] | None = argument(
+        "[TOPIC]...",
+        "Topics and patterns; by default all followers, and leaders whose former leader was never fenced.",
+        default=None,
+    ),
     former: str | None = option(
         "The former leader's log directory; by default the one that is mirrored.", "--from", metavar="LOG_DIR"
     ),
