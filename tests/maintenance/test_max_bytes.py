@@ -18,8 +18,8 @@ from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.maintenance import Report, retain, roll, vacuum
+from spark_segments.maintenance.retention.max_bytes import plan_max_bytes, topic_sizes, with_max_bytes
 from spark_segments.maintenance.retention.plan import REASONS, plan_retention
-from spark_segments.maintenance.retention.retain import plan_max_bytes, topic_sizes, with_max_bytes
 from tests.examples import examples
 from tests.maintenance.rows import chunk, row, run, table
 from verification.world.clock import PATIENCE_SECONDS
@@ -296,6 +296,23 @@ def test_ordinary_retention_comes_first_and_may_be_enough(full):
     report = retain(full, now_ms=LATER_MS, max_bytes=limit)
     assert report.dropped.keys() == {"retention.ms"} and sizes(full)[0] <= limit
     assert "shortened_to_ms" not in report.partitions[0]
+
+
+def calls_of(function, work) -> int:
+    """How often a function is called while `work` is done, in this thread."""
+    code, calls = function.__code__, []
+    sys.setprofile(lambda frame, event, _: calls.append(event) if event == "call" and frame.f_code is code else None)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def test_retention_is_planned_once_for_each_topic_of_a_run(full):
+    limit, topics = sizes(full)[0] // 2, len(full.topics())
+    for options in ({"max_bytes": limit, "dry_run": True}, {"max_bytes": limit}, {}):
+        assert calls_of(plan_retention, lambda given=options: retain(full, now_ms=LATER_MS, **given)) == topics
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, work) -> None:

@@ -360,8 +360,8 @@ MUTANTS = (
         "retain",
         "a topic altered meanwhile loses what it is to keep",
         "maintenance/retention/retain.py",
-        "_change(current, _expired(job, current, limit)",
-        "_change(current, _expired(job, snapshot, limit)",
+        "_change(current, plans.of(current)",
+        "_change(current, plans.of(snapshot)",
         "tests/maintenance/test_retain.py::test_a_topic_altered_meanwhile_keeps_what_it_is_to_keep",
     ),
     Mutant(
