@@ -18,6 +18,7 @@ from spark_segments.spark import PYSPARK
 from spark_segments.spark.options import (
     ReadOptions,
     ignored_by_reader,
+    ignored_by_stream,
     ignored_by_writer,
     is_read,
     load_options,
@@ -99,7 +100,10 @@ class Source:
         self._snapshots, self._readers = None, {}
         try:
             struct = as_struct(schema)
-            options = stream_options(query_options(self._given, struct))
+            given = query_options(self._given, struct)
+            options = stream_options(given)
+            for sentence in ignored_by_stream(given):
+                _log.warning(sentence)
             if PYSPARK >= (4, 2):
                 from spark_segments.spark.streams.limited_stream_reader import LimitedStreamReader
 

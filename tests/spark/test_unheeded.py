@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.spark.kafka_settings import is_setting
 from spark_segments.spark.schema import record_schema
 from spark_segments.spark.source import Source
 
@@ -32,6 +34,66 @@ def test_a_partitioner_that_is_not_run_is_told_of_once(orders, caplog):
     Source(options).writer(VALUE, overwrite=False)
     (message,) = caplog.messages
     assert message.startswith("kafka.partitioner.class is not run")
+
+
+def _reader(options):
+    source = Source(options | {"subscribe": "orders"})
+    return source.reader(source.schema())
+
+
+def _stream_reader(options):
+    source = Source(options | {"subscribe": "orders"})
+    return source.stream_reader(source.schema())
+
+
+def _writer(options):
+    return Source(options | {"topic": "orders"}).writer(VALUE, overwrite=False)
+
+
+def _stream_writer(options):
+    return Source(options | {"topic": "orders"}).stream_writer(VALUE, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("opened", "name", "meant"),
+    [
+        (_reader, "kafka.isolation.levl", "isolation.level"),
+        (_stream_reader, "kafka.Isolation.Levl", "isolation.level"),
+        (_reader, "kafka.value.fromat", "value.format"),
+        (_writer, "kafka.compresion.type", "compression.type"),
+        (_stream_writer, "kafka.batch.sise", "batch.size"),
+    ],
+)
+def test_a_name_that_is_no_setting_of_kafkas_is_warned_of_with_the_nearest(orders, caplog, opened, name, meant):
+    opened({"path": orders.uri, name: "secret"})
+    (message,) = caplog.messages
+    assert message == (
+        f"{name.lower()} is no setting of Kafka's clients, and has no effect. Did you mean kafka.{meant}?"
+    )
+
+
+@pytest.mark.parametrize("opened", [_reader, _stream_reader, _writer])
+def test_settings_of_kafkas_clients_and_of_their_plugins_are_no_slips(orders, caplog, opened):
+    names = ("bootstrap.servers", "group.id", "sasl.login.mine", "ssl.keystore.key", "acks", "fetch.max.bytes")
+    opened({"path": orders.uri} | {f"kafka.{name}": "1" for name in names} | {"kafka.value.format": "string"})
+    assert caplog.messages == []
+
+
+def test_a_setting_that_resembles_none_is_warned_of_without_a_guess(orders, caplog):
+    _reader({"path": orders.uri, "kafka.zzz": "1"})
+    assert caplog.messages == ["kafka.zzz is no setting of Kafka's clients, and has no effect"]
+
+
+def test_the_settings_of_another_client_are_known(orders):
+    # What kafka-python has beside Kafka's own: objects of Python, and names for files of OpenSSL
+    others = {
+        "api.version", "bootstrap.timeout.ms", "consumer.timeout.ms", "default.offset.commit.callback",
+        "enable.incremental.fetch.sessions", "kafka.client", "metric.group.prefix", "metrics.enabled", "partitioner",
+        "proxy.url", "receive.message.max.bytes", "selector", "socket.options", "socks5.proxy",
+    }  # fmt: skip
+    configs = (KafkaConsumer.DEFAULT_CONFIG, KafkaProducer.DEFAULT_CONFIG, KafkaAdminClient.DEFAULT_CONFIG)
+    names = {name.replace("_", ".") for config in configs for name in config}
+    assert {name for name in names if not is_setting(name)} == others
 
 
 def test_columns_that_nobody_reads_are_told_of_once(orders, caplog):
