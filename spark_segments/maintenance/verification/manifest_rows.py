@@ -27,6 +27,7 @@ from spark_segments.format.sidecars.checkpoints import is_topic_id
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.log.eras import Eras
 from spark_segments.log.findings import Findings
+from spark_segments.log.manifest.files.row_files import UNBOUNDED, UNKNOWN_ROWS, RowFile, RowFiles, bounds_of
 from spark_segments.log.manifest.role import Role
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
 from spark_segments.log.manifest.state.snapshot import Snapshot
@@ -304,6 +305,24 @@ def check_clocks(segments: pa.Table, now_ms: int, findings: Findings) -> None:
                 expected=f"at most {now_ms + AHEAD_MS}, a day after the store's clock",
                 found=moment_ms,
             )
+
+
+def check_statistics(store: RowFiles, files: Sequence[RowFile], findings: Findings) -> None:
+    """Checks that Delta's log says of each file of rows what is true: readers pass over files by its statistics."""
+    sizes = {info.path: info.size for info in store.storage.list(store.directory, recursive=True)}
+    for file, rows in zip(files, store.read_all(files), strict=True):
+        add = partial(findings.add, rule="M34", path=f"{store.directory}/{file.path}")
+        if file.rows not in (UNKNOWN_ROWS, rows.num_rows):
+            message = "The statistics of a file of rows count other rows than it has"
+            add(message, expected=f"{rows.num_rows} rows", found=file.rows)
+        for name, (least, greatest) in bounds_of(rows).items():
+            low, high = file.bounds[name]
+            if rows.num_rows and (low, high) != UNBOUNDED and not low <= least <= greatest <= high:
+                message = f"The statistics of a file of rows leave out a {name} that it has"
+                add(message, expected=f"bounds around {least} to {greatest}", found=f"{low} to {high}")
+        size = sizes.get(store.path(file), file.size)  # vacuum may take a file that was read already
+        if file.size != size:
+            add("A file of rows has another size than Delta's log says", expected=f"{size} bytes", found=file.size)
 
 
 def check_applications(transactions: Sequence[Transaction], findings: Findings) -> None:

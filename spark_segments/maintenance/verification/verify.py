@@ -36,6 +36,7 @@ from spark_segments.maintenance.verification.manifest_rows import (
     check_files,
     check_rows,
     check_shared_rows,
+    check_statistics,
     check_topic,
     readable,
 )
@@ -295,7 +296,9 @@ def _verify_managed(topic: VerifiedTopic) -> None:
     now_ms = storage.now_ms()
     snapshot = readable(snapshot, findings)
     check_topic(snapshot, findings)
-    check_applications(topic.log.manifest(topic.name).state(snapshot.version).last_transactions(), findings)
+    state = topic.log.manifest(topic.name).state(snapshot.version)
+    check_applications(state.last_transactions(), findings)
+    check_statistics(state.store, state.files, findings)
     check_rows(snapshot, findings)
     check_shared_rows(snapshot.live, findings)
     check_clocks(snapshot.segments, now_ms, findings)

@@ -144,7 +144,7 @@ class RowFiles:
         content = sink.getvalue()
         if rows.get_total_buffer_size() <= 2 * rows.nbytes:  # a slice would keep the memory of the whole table
             _cache.put((self.storage.uri, self.directory, path), rows_in_file(rows, kind))
-        return RowFile(path, kind, rows.num_rows, content.size, wall_ms(), _bounds(rows)), content
+        return RowFile(path, kind, rows.num_rows, content.size, wall_ms(), bounds_of(rows)), content
 
     def read_all(self, files: Sequence[RowFile]) -> list[pa.Table]:
         """All rows of each file in the schema of its kind, in the order of the files.
@@ -191,7 +191,8 @@ def rows_of(content: pa.Buffer, kind: str) -> pa.Table:
     return rows
 
 
-def _bounds(rows: pa.Table) -> dict[str, tuple[int, int]]:
+def bounds_of(rows: pa.Table) -> dict[str, tuple[int, int]]:
+    """{column of STATISTICS: its (least, greatest) value}; UNBOUNDED where the rows have none."""
     bounds = dict.fromkeys(STATISTICS, UNBOUNDED)
     for name in STATISTICS:
         if name in rows.column_names and rows.num_rows:

@@ -172,10 +172,27 @@ class Snapshot:
 
         A read of few partitions then costs what those have, not what the topic has. It is this snapshot itself where
         its rows are in memory already, or where these are all of its partitions.
+
+        Statistics that another writer got wrong hide rows: the rows of a partition have a gap then, and all rows of the
+        topic are read.
         """
         if "segments" in self.__dict__ or len(partitions) >= self.partitions.num_rows:
             return self
-        return self.holding(self.source.read(partitions))
+        narrowed = self.holding(self.source.read(partitions))
+        if all(narrowed._has_all_rows(number) for number in partitions):
+            return narrowed
+        return self
+
+    def _has_all_rows(self, partition: int) -> bool:
+        """Whether the live rows of a partition cover its log from start to end without a gap."""
+        row = self.partition(partition)
+        if row.log_start_offset == row.log_end_offset:
+            return True
+        live = self.live_table(partition)
+        base, following = (live.column(name).to_numpy() for name in ("base_offset", "next_offset"))
+        if not len(base) or base[0] > row.log_start_offset or following[-1] < row.log_end_offset:
+            return False
+        return bool((base[1:] == following[:-1]).all())
 
     def live_table(self, partition: int) -> pa.Table:
         """The rows of `live` of a partition. The first call loads the rows of all partitions."""
