@@ -13,10 +13,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 from spark_segments.errors import SegmentsError, escaped
 from spark_segments.quantities import Bytes, human_bytes, moment, plural
@@ -58,9 +59,10 @@ class ShownTime(int):
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Prints a table.
 
-    On a terminal it is for people: numbers at the right, thousands separated; where it is wider than the terminal, each
-    row is a block of lines. No number and no word is broken. In a file or a pipe a row is a line, cells have tabs
-    between them, and numbers are plain.
+    On a terminal it is for people: numbers at the right, thousands separated. Where it is wider than the terminal, the
+    text of its longest column goes on in a further line, and a word that is longer than the column is cut there. Where
+    the other columns leave too little room, each row is a block of lines, in which no number and no word is broken. In
+    a file or a pipe a row is a line, cells have tabs between them, and numbers are plain.
     """
     rows = [list(row) for row in rows]
     names = [escaped(name, one_line=True) for name in columns]
@@ -69,17 +71,55 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             print("\t".join(line))
         return
     cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(cell_len(row[number]) for row in (names, *cells)) for number in range(len(names))]
-    if sum(widths) + 2 * len(widths) - 2 > _width():
+    is_number = [
+        bool(rows) and all(isinstance(row[number], (int, float, NoneType)) for row in rows)
+        for number in range(len(names))
+    ]
+    widths = _fitting_widths(names, cells, is_number)
+    if widths is None:
         _print_stacked(names, cells)
         return
-    right = [bool(rows) and all(isinstance(row[n], (int, float, NoneType)) for row in rows) for n in range(len(names))]
     for line in (names, *cells):
-        padding = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
-        padded = (
-            pad + cell if to_right else cell + pad for cell, pad, to_right in zip(line, padding, right, strict=True)
-        )
+        _print_row(line, widths, is_number)
+
+
+LEAST_WRAPPED = 16
+"""A column whose text goes on in further lines has room for so many characters at least."""
+
+
+def _fitting_widths(
+    names: Sequence[str], cells: Sequence[Sequence[str]], is_number: Sequence[bool]
+) -> list[int] | None:
+    """The columns' widths, of which the longest takes what the others leave; None where that is too little."""
+    widths = [max(cell_len(row[number]) for row in (names, *cells)) for number in range(len(names))]
+    excess = sum(widths) + 2 * len(widths) - 2 - _width()
+    if excess <= 0:
+        return widths
+    longest = widths.index(max(widths))
+    width = widths[longest] - excess
+    if is_number[longest] or width < max(LEAST_WRAPPED, cell_len(names[longest])):
+        return None
+    widths[longest] = width
+    return widths
+
+
+def _print_row(row: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]) -> None:
+    """Prints a row in as many lines as its longest cell needs."""
+    wrapped = [_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
+    for line in zip_longest(*wrapped, fillvalue=""):
+        padded = []
+        for cell, width, to_right in zip(line, widths, is_number, strict=True):
+            padding = " " * (width - cell_len(cell))
+            padded.append(padding + cell if to_right else cell + padding)
         print("  ".join(padded).rstrip())
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    """The lines of a cell: a word is cut only where it is longer than the column."""
+    if cell_len(cell) <= width:
+        return [cell]
+    lines = textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in chop_cells(line, width)]
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Tables at terminals of 80 and 120 columns, and in a pipe: no number and no word is broken."""
+"""Tables at terminals of 80 and 120 columns, and in a pipe: no number is broken, and no word that fits its column."""
 
 from __future__ import annotations
 
@@ -90,6 +90,33 @@ def test_a_table_that_is_too_wide_is_stacked(monkeypatch):
         "committed  -",
         "size       0 B",
         "records    55",
+    ]
+
+
+def test_a_long_name_leaves_a_table_a_table(segments, tmp_path, monkeypatch):
+    log = LogDir.create(str(tmp_path / "log"))
+    long = "orders-of-all-shops-by-region-and-by-week-of-the-year-2"
+    for name in ("orders", "prices", long):
+        log.create_topic(name)
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    with contextlib.redirect_stdout(terminal), pytest.raises(SystemExit):
+        main(["topic", "list", log.uri, "--output", "wide"])
+    lines = terminal.getvalue().splitlines()
+    names = [line.partition(" ")[0] for line in lines]
+    assert names[:2] == ["topic", "orders"]
+    assert "".join(names[2:-1]) == long, "the rest of the name is in the lines below"
+    assert names[-1] == "prices" and max(map(len, lines)) <= 80
+
+
+def test_words_of_the_longest_column_stay_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "32")
+    rows = [[1, "the active segment has expired"], [20, "-"]]
+    assert printed(lambda: print_table(["records", "reason"], rows), Terminal()) == [
+        "records  reason",
+        "      1  the active segment has",
+        "         expired",
+        "     20  -",
     ]
 
 
