@@ -62,7 +62,7 @@ def test_an_assistant_reads_a_log_directory_and_writes_nothing(log, python_envir
     topic, *partitions = map(json.loads, described.splitlines())
     assert topic["config"]["cleanup.policy"] == "delete"
     assert [(row["partition"], row["log_end_offset"], row["records"]) for row in partitions] == [(0, 5, 5), (1, 5, 5)]
-    assert "because no job removes records from the active segment" in explained
+    assert "No rule keeps it any longer: the next roll seals it and the next retain removes it" in explained
     records = list(map(json.loads, consumed.splitlines()))
     assert [(row["offset"], row["key"], row["value"]) for row in records] == [(3, "k7", "7"), (4, "k9", "9")]
     assert json.loads(counted) == {"records": 10, "last": 4}

@@ -283,6 +283,7 @@ def test_moments():
     assert (moment(2**62), iso(2**62)) == ("after the year 9999", "")
     assert relative(NOW_MS - 3 * DAY_MS, NOW_MS) == "3 d ago"
     assert relative(NOW_MS + 90_000, NOW_MS) == "in 1 min 30 s"
+    assert relative(NOW_MS + 28 * DAY_MS + 22 * 3_600_000, NOW_MS) == "in 28 d 22 h"
     assert relative(NOW_MS, NOW_MS) == "now"
 
 

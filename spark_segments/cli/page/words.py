@@ -20,12 +20,12 @@ def ratio(value: float) -> str:
 
 
 def duration(length_ms: int) -> str:
-    """Milliseconds in their largest unit, with the next unit where the number is below ten: 97200000 → "1 d 3 h"."""
+    """Milliseconds in their two largest units, or in the largest alone from seconds on: 97200000 → "1 d 3 h"."""
     length_ms = abs(length_ms)
     for place, (name, unit_ms) in enumerate(UNITS):
         if length_ms >= unit_ms:
             number, rest = divmod(length_ms, unit_ms)
-            if number >= 10 or name in ("s", "ms"):
+            if name in ("s", "ms"):
                 return f"{number:,} {name}"
             next_name, next_ms = UNITS[place + 1]
             return f"{number:,} {name} {rest // next_ms} {next_name}" if rest // next_ms else f"{number:,} {name}"
