@@ -368,6 +368,14 @@ def test_retries_are_bounded(remote, proxy, monkeypatch):
     assert len(proxy.requests) == 3
 
 
+def test_a_bucket_that_does_not_exist_is_named_as_the_cause(proxy):
+    nowhere = Storage("s3://no-such-bucket/log", proxy.options)
+    for ask in (nowhere.list, nowhere.directories):
+        with pytest.raises(StorageError, match="NoSuchBucket") as raised:
+            ask()
+        assert raised.value.hint == "Correct the name of the bucket or container, or create it first"
+
+
 def test_what_the_store_refuses_is_told_at_once(remote, proxy):
     proxy.play(lambda request: REFUSE)
     for ask in (remote.read, remote.size, remote.exists, remote.list, remote.directories, remote.delete):

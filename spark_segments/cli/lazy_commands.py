@@ -8,9 +8,11 @@ Words of Kafka's tools and of kcat are answered with what does it here.
 
 from __future__ import annotations
 
+import io
 import itertools
 import pkgutil
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -51,6 +53,10 @@ ANSWERS = {
     "-e": "without --follow a command ends at the log end",
 }
 """{an option of other tools: what does it here}."""
+
+
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+"""Of an option that does not exist, and of all else that is wrong with a command line."""
 
 
 class HabitualCommand(TyperCommand):
@@ -154,6 +160,20 @@ def group_of(commands: Sequence[LazyCommand], elsewhere: Mapping[str, str]) -> t
             listed = {name: _Listed(command) for name, command in named.items()}
             # Help in rich's boxes takes longer than the rest of a command's start.
             super().__init__(**settings | {"commands": listed, "rich_markup_mode": None})
+
+        def main(self, *args: Any, **settings: Any) -> Any:
+            """As typer's groups, with this package's spelling of an error: one word for wrong usage and all else."""
+            try:
+                code = super().main(*args, **settings | {"standalone_mode": False})
+            except typer.Abort:
+                print("Aborted!", file=sys.stderr)
+                raise SystemExit(1) from None
+            except _USAGE_ERROR as error:
+                text = io.StringIO()
+                error.show(text)  # type: ignore[attr-defined]
+                print(re.sub(r"(?m)^Error: ", "error: ", text.getvalue(), count=1), end="", file=sys.stderr)
+                raise SystemExit(error.exit_code) from None  # type: ignore[attr-defined]
+            raise SystemExit(code or 0)
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             if args and args[0] not in named:

@@ -406,14 +406,18 @@ def _cause(error: BaseException, hidden: Callable[[str], str]) -> BaseException 
     return error if hidden(str(error)) == str(error) else None
 
 
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+"""What S3 and Google's store, and Azure's, answer where there is no such bucket or container."""
+
+
 def _failure(error: BaseException, location: str, hidden: Callable[[str], str]) -> StorageError:
     text, number = hidden(str(error)), getattr(error, "errno", None)
     if isinstance(error, OSError) and error.filename is not None:  # the address says it, too
         text = f"[Errno {number}] {error.strerror}"
     if isinstance(error, PermissionError):
         hint = "Check that the location exists, and the permissions or the credentials in storage_options"
-    elif isinstance(error, FileNotFoundError):
-        hint = "Create the bucket or container first"
+    elif isinstance(error, FileNotFoundError) or any(name in text for name in _NO_BUCKET):
+        hint = "Correct the name of the bucket or container, or create it first"
     elif number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         hint = "Free space there, or raise the quota or limit, then run it again: nothing was committed"
     elif number == errno.EOPNOTSUPP:

@@ -48,6 +48,11 @@ def test_wrong_usage_is_exit_code_2(run, arguments):
     assert "Usage: segments" in ran.error
 
 
+def test_every_error_begins_with_one_word(run, tmp_path):
+    for arguments in (["topic", "list"], ["no-such-command"], ["topic", "list", tmp_path / "nothing"]):
+        assert re.findall(r"(?mi)^error: ", run(*arguments).error) == ["error: "]
+
+
 def test_an_error_is_one_line_and_exit_code_1(run, segments, tmp_path):
     segments("topic", "create", tmp_path / "log", "orders")
     for arguments in (

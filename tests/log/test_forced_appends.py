@@ -217,8 +217,11 @@ def test_an_empty_commit_file_is_no_commit_without_actions(root, empty):
         log.topic("orders").append(rows(value))
     (root / f"_manifest/orders/_delta_log/{empty:020d}.json").write_bytes(b"")
     for use in (lambda: log.topic("orders").offsets(), lambda: log.topic("orders").append(rows("d"))):
-        with pytest.raises(LogDirError, match=f"{empty:020d}.json: expected the actions of a commit, found 0 bytes"):
+        with pytest.raises(
+            LogDirError, match=f"{empty:020d}.json: expected the actions of a commit, found 0 bytes"
+        ) as raised:
             use()
+        assert "segments verify --repair" in raised.value.hint
 
 
 def test_an_import_has_forced_every_file_when_it_returns(root, tmp_path):

@@ -29,7 +29,7 @@ REBUILD = "rebuild"
 REBUILD_FENCE = "fence"
 """The operation of the commits, without any other action, that use up versions before a table is rebuilt."""
 
-REBUILD_HINT = "segments verify --repair makes the manifest anew"
+REBUILD_HINT = "segments verify --repair rebuilds the manifest"
 
 _TABLE_PROPERTIES = {
     # upkeep.py alone deletes files: it knows how long snapshots must stay readable.
@@ -160,8 +160,8 @@ def decoded(content: bytes, location: str) -> list[Action]:
             path=location,
             expected="the actions of a commit",
             found="0 bytes",
-            hint="A power loss took commits that were not forced to disk (flush.messages). Take this file and the "
-            "commit files after it away: the topic is then what it was before these commits",
+            hint=f"A power loss took commits that were not forced to disk (flush.messages). {REBUILD_HINT}: "
+            "it has each commit that can be proved",
         )
     try:
         return [_action(line) for line in content.splitlines() if line.strip()]
