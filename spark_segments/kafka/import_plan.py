@@ -19,8 +19,9 @@ from spark_segments.execution import try_tasks
 from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REPLICATION_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.kafka.directory import KafkaDirectory, KafkaSnapshot
+from spark_segments.kafka.erasures_here import ErasuresHere
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
-from spark_segments.log import Segment, SegmentFile, Snapshot
+from spark_segments.log import Erasure, Segment, SegmentFile, Snapshot
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -113,7 +114,11 @@ def compare_with_kafka(
         (History.of(current, storage, number), _history_from(kafka, source, number, scanned_from.get(number, 0)))
         for number in numbers
     ]
-    checks = [partial(_check, *pair, is_replicated=kafka.is_replicated) for pair in pairs]
+    appends = Erasure.appends(current.states)
+    checks = [
+        partial(_check, *pair, ErasuresHere(appends=appends.get(number, ())), is_replicated=kafka.is_replicated)
+        for number, pair in zip(numbers, pairs, strict=True)
+    ]
     return dict(zip(numbers, zip(checks, try_tasks(_compared, pairs, spark), strict=True), strict=True))
 
 
@@ -127,7 +132,10 @@ def _compared(pair: tuple[History, History]) -> Comparison:
     return pair[0].compare(pair[1])
 
 
-def _check(ours: History, theirs: History, comparison: Comparison, *, is_replicated: bool) -> None:
+def _check(
+    ours: History, theirs: History, erasures: ErasuresHere, comparison: Comparison, *, is_replicated: bool
+) -> None:
+    erasures.check_appends(ours, theirs, comparison)
     name, difference = f"{ours.topic}-{ours.partition.partition}", comparison.first_difference
     if difference is not None:
         raise LogDirError(
@@ -152,6 +160,13 @@ def _check(ours: History, theirs: History, comparison: Comparison, *, is_replica
             found=ours.partition.log_end_offset,
             hint=_HINT,
         )
+
+
+def check_erased(source: Storage, storage: Storage, current: Snapshot, kafka: KafkaSnapshot, number: int) -> None:
+    """Raises LogDirError where a plan that replaces all segments here would bring erased records back."""
+    erasures = ErasuresHere(rewritten=Erasure.rewritten(current).get(number, ()))
+    if erasures.rewritten:
+        erasures.check_replacement(History.of(current, storage, number), History.of(kafka, source, number))
 
 
 def _path_at(history: History, offset: int) -> str:

@@ -32,6 +32,7 @@ from spark_segments.kafka.import_plan import (
     PartitionPlan,
     SegmentCopy,
     check_end,
+    check_erased,
     check_names,
     compare_with_kafka,
     plan_import,
@@ -223,8 +224,10 @@ class TopicImport:
                 )
                 if plan.needs_all and recovered.scanned_from:
                     self.whole.add(number)
-                else:
-                    plans[number] = plan
+                    continue
+                if plan.replaces_all:
+                    check_erased(self.source.storage, self.manifest.storage, current, kafka, number)
+                plans[number] = plan
         gaps = {number: tuple(partition.found.gaps) for number, partition in recovery.partitions.items()}
         return Landing(self.manifest, kafka, current, plans, gaps, frozenset(self.made))
 

@@ -16,6 +16,7 @@ from spark_segments.log.report import Report
 from spark_segments.maintenance import compact, erase, mirror, restore, roll, verify
 from verification.kafka_protocol.played import playing
 from verification.world.stores.memory_store import memory_log
+from verification.world.topics import DAY_MS
 
 ADA, BOB, EVE = ({"key": key, "value": key, "timestamp": 1_700_000_000_000} for key in ("ada", "bob", "eve"))
 
@@ -150,3 +151,34 @@ def test_what_an_erasure_of_an_earlier_version_rewrote_is_compared_wherever_it_i
 
     source.topic("plain").manifest.commit(plan)
     assert captured(log, source).failed == []
+
+
+@pytest.mark.parametrize("is_compacted_away", [False, True])
+def test_a_capture_stops_at_the_tombstone_of_an_erasure_here(log, is_compacted_away):
+    """It has the offset that the cluster gives to its next record."""
+    source = memory_log("/source")
+    source.create_topic("plain", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
+    source.topic("plain").append([ADA, BOB])
+    assert captured(log, source).failed == []
+    erased(log, "ada")
+    if is_compacted_away:
+        for days in (30, 60):
+            roll(log, now_ms=log.storage.now_ms() + days * DAY_MS)
+            compact(log, force=True, now_ms=log.storage.now_ms() + days * DAY_MS)
+        assert keys(log) == ["bob"]
+    source.topic("plain").append([EVE])
+    source.topic("plain").append([BOB])
+    [line] = captured(log, source).failed
+    assert "plain-0 has tombstones that an erasure appended here, from offset 2 on" in line["error"]
+
+
+def test_a_capture_goes_on_after_an_erasure_behind_a_tombstone_of_the_cluster(log):
+    source = memory_log("/source")
+    source.create_topic("plain", config={"cleanup.policy": "compact"})
+    source.topic("plain").append([ADA, BOB])
+    source.topic("plain").append([{**ADA, "value": None}])
+    assert captured(log, source).failed == []
+    erased(log, "ada")
+    source.topic("plain").append([EVE])
+    assert captured(log, source).failed == []
+    assert keys(log) == ["bob", "ada", "eve"]

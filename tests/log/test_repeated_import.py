@@ -380,8 +380,8 @@ def test_a_topic_that_was_restored_while_it_was_imported_is_left(log, tmp_path, 
     log.import_kafka(str(stages / cleaned))
     plan = importing.plan_import
 
-    def plan_and_restore(*args):
-        plans = plan(*args)
+    def plan_and_restore(*args, **options):
+        plans = plan(*args, **options)
         restore(log, topics=["latest-price"], version=uncleaned)
         return plans
 

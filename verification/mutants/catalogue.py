@@ -618,6 +618,31 @@ MUTANTS = (
     ),
     Mutant(
         "import",
+        "records that were erased here come back with a log that was cleaned",
+        "kafka/importing.py",
+        "                if plan.replaces_all:\n                    check_erased(",
+        "                if False:\n                    check_erased(",
+        "tests/log/test_import_after_erasure.py::test_an_erased_record_does_not_come_back_with_a_cleaned_log",
+    ),
+    Mutant(
+        "import",
+        "a record is lost below a tombstone of an erasure that has gone",
+        "kafka/erasures_here.py",
+        "            foreign = _first_alone(theirs, ours, appends)\n",
+        "            pass\n",
+        "tests/log/test_import_after_erasure.py"
+        "::test_no_record_is_lost_below_a_tombstone_of_an_erasure_that_compaction_has_removed",
+    ),
+    Mutant(
+        "capture",
+        "a capture passes over records below a tombstone of an erasure",
+        "kafka_protocol/capturing/partition_capture.py",
+        "        if part.appends and self._meets_appends(part):\n",
+        "        if False:\n",
+        "tests/kafka_protocol/test_capture_erased.py::test_a_capture_stops_at_the_tombstone_of_an_erasure_here",
+    ),
+    Mutant(
+        "import",
         "segments that a directory lost take those here with them",
         "kafka/import_plan.py",
         "    may_be_cleaned = not comparison.identical and not lacks_segments\n",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -71,7 +71,8 @@ class CapturedPartition:
     markers at least, None for ever; `markers_at_ms`: when it had the markers of all transactions open here. `ends`:
     {offset of an abort marker to write: its producer}; `undecided`: the transactions so ended. `last_batch`: as it
     was captured; `last_segment`: the row that has its offset; `is_proved`: whether this pass has found the batch in the
-    cluster's log.
+    cluster's log. `appends`: the offsets [start, end) here that are no record of the cluster's: erasures gave them to
+    tombstones.
     """
 
     row: Partition
@@ -91,6 +92,7 @@ class CapturedPartition:
     last_batch: CapturedBatch | None = None
     last_segment: Segment | None = None
     is_proved: bool = False
+    appends: Sequence[tuple[int, int]] = ()
     problem: SegmentsError | None = None
 
     @classmethod
@@ -101,6 +103,7 @@ class CapturedPartition:
         markers_ms: int | None,
         last_batch: CapturedBatch | None,
         live: Iterable[Segment] = (),
+        appends: Sequence[tuple[int, int]] = (),
     ) -> CapturedPartition:
         """A partition whose row was committed."""
         return cls(
@@ -115,6 +118,7 @@ class CapturedPartition:
             last_segment=None
             if last_batch is None
             else next((one for one in live if one.base_offset <= last_batch.base_offset < one.next_offset), None),
+            appends=appends,
         )
 
     @property
@@ -335,6 +339,8 @@ class PartitionsCapture:
 
     def _take(self, part: CapturedPartition, fetched: Fetched) -> bool:
         """Takes an answer: whether it led on. Raises SourceError or CorruptBatchError for one to be asked for again."""
+        if part.appends and self._meets_appends(part):
+            return True
         is_proof = part.place[0] != part.next_offset
         if fetched.error == OFFSET_OUT_OF_RANGE:
             part.is_proved = True  # the batch is not there any more
@@ -361,6 +367,24 @@ class PartitionsCapture:
                 part.hole_start = None
             return is_first and part.goal is not None
         return self._append(part, fetched)
+
+    def _meets_appends(self, part: CapturedPartition) -> bool:
+        """Whether an erasure here gave offsets to tombstones that the cluster's log gives to other records. Else the
+        fetch from the log end here would pass over these records, and nobody would miss them.
+        """
+        log_start = self._source.offset(self._topic, part.number, EARLIEST)
+        part.appends = [(start, end) for start, end in part.appends if end > log_start]
+        if not part.appends:
+            return False
+        start = part.appends[0][0]
+        part.problem = DivergedError(
+            f"{self._name}-{part.number} has tombstones that an erasure appended here, from offset {start} on",
+            expected="a log that only captures append to",
+            found=f"a log end of {part.row.log_end_offset} here",
+            hint="An erasure appends no tombstone where the capture has brought one: write it to Kafka first. "
+            + WAYS_OUT,
+        )
+        return True
 
     def _out_of_range(self, part: CapturedPartition) -> bool:
         number = part.number

@@ -37,6 +37,7 @@ from spark_segments.log import (
     CapturedBatch,
     Change,
     Eras,
+    Erasure,
     Hole,
     LogDirectory,
     Manifest,
@@ -126,6 +127,7 @@ class TopicCapture:
         noted, now_ms = Captured.of(current.states), self._log.storage.now_ms()
         self._known = {*noted}
         last_batches = CapturedBatch.of(current.states)
+        appends = Erasure.appends(current.states)
         self._cluster_id = current.states.get(Captured.SOURCE_CLUSTER_ID)
         markers_ms = self._config.delete_retention_ms if self._config.compact else None
         self._parts = {
@@ -135,6 +137,7 @@ class TopicCapture:
                 markers_ms,
                 last_batches.get(row.partition),
                 current.live_of(row.partition) if row.partition in last_batches else (),
+                appends.get(row.partition, ()),
             )
             for row in current.partition_rows
             if row.partition in self._topic.leaders

@@ -249,6 +249,7 @@ def readable(snapshot: Snapshot, findings: Findings) -> Snapshot:
             for kind in (Hole, Undecided, ErasedTombstones, Captured, CapturedBatch):
                 kind.of({name: value})
             Erasure.offsets({name: value})
+            Erasure.appends({name: value})
             for of_snapshot in (Eras, Erasure):
                 of_snapshot.of(dataclasses.replace(snapshot, states={name: value}))
             states[name] = value

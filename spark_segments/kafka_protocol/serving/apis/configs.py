@@ -13,7 +13,7 @@ from spark_segments.config import DEFAULT, FILE, KEYS, TOPIC, TopicConfig
 from spark_segments.config.values import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING
 from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call
 from spark_segments.kafka_protocol.serving.messages import Each
-from spark_segments.log import Erasure, Snapshot
+from spark_segments.log import Erasure
 
 _TOPIC, _BROKER = 2, 4  # types of resources
 _SOURCES = {TOPIC: 1, FILE: 4, DEFAULT: 5}  # Kafka's DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
@@ -35,8 +35,8 @@ def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
         if view is not None:
             configs = _configs(view.config, wanted, with_docs)
             if Erasure.OFFSETS in wanted:
-                said = _erased(view.snapshot)
-                configs.append(_config(Erasure.OFFSETS, said, _SOURCES[DEFAULT], _TYPES[STRING], None))
+                ranges = json.dumps(Erasure.rewritten(view.snapshot))
+                configs.append(_config(Erasure.OFFSETS, ranges, _SOURCES[DEFAULT], _TYPES[STRING], None))
     elif asked.resource_type == _BROKER and asked.resource_name in ("", str(NODE_ID)):
         configs = [
             _config(name, value, _SOURCES[FILE], kind, None)
@@ -52,14 +52,6 @@ def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
         "resource_name": asked.resource_name,
         "configs": configs,
     }
-
-
-def _erased(snapshot: Snapshot) -> str:
-    """The offsets whose batches an erasure may have rewritten, as JSON. An erasure of earlier versions does not say."""
-    offsets = Erasure.offsets(snapshot.states)
-    if not offsets and Erasure.of(snapshot):
-        offsets = {number: [bounds] for number, bounds in snapshot.offset_bounds().items()}
-    return json.dumps(offsets)
 
 
 def _broker(call: Call) -> dict[str, tuple[str, int]]:

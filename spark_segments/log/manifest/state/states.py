@@ -11,7 +11,8 @@ somewhere else can come too late, or find that records are missing there; the co
 offsets records them. So are transactions whose end came too late (`undecided.<partition>`).
 
 Where the tombstones of erasures are, until they go (`erased_tombstones.<partition>`): a key that was erased must not
-stay in the log until somebody else appends.
+stay in the log until somebody else appends. Where they ever were (`erasure_appends.<partition>`): these offsets are no
+record of the log that a copy was made from, which gives them to other records.
 
 How far partitions are behind the cluster that they are captured from (`captured.<partition>`).
 """
@@ -102,7 +103,28 @@ class Erasure:
     @staticmethod
     def offsets(states: Mapping[str, str]) -> dict[int, list[Offsets]]:
         """{partition: the offsets whose batches an erasure may have rewritten}, in order."""
-        return _of_partitions(states, _REWRITTEN, lambda _, ranges: [(int(start), int(end)) for start, end in ranges])
+        return _of_partitions(states, _REWRITTEN, _ranges)
+
+    @staticmethod
+    def rewritten(snapshot: Snapshot) -> dict[int, list[Offsets]]:
+        """As `offsets`; all offsets of the log where an earlier version of this package, which noted none, erased."""
+        offsets = Erasure.offsets(snapshot.states)
+        if not offsets and Erasure.of(snapshot):
+            offsets = {partition: [bounds] for partition, bounds in snapshot.offset_bounds().items()}
+        return offsets
+
+    @staticmethod
+    def appends(states: Mapping[str, str]) -> dict[int, list[Offsets]]:
+        """{partition: the offsets that erasures gave to tombstones}, in order, also of tombstones that have gone."""
+        appends = _of_partitions(states, _APPENDED, _ranges)
+        for tombstones in ErasedTombstones.of(states):  # an earlier version of this package noted these alone
+            ranges = appends.get(tombstones.partition, [])
+            appends[tombstones.partition] = _joined([*ranges, (tombstones.start_offset, tombstones.end_offset)])
+        return appends
+
+
+def _ranges(_: int, ranges: Iterable[Sequence[int]]) -> list[Offsets]:
+    return [(int(start), int(end)) for start, end in ranges]
 
 
 def _joined(ranges: Iterable[Offsets]) -> list[Offsets]:
@@ -121,7 +143,7 @@ def _joined(ranges: Iterable[Offsets]) -> list[Offsets]:
 
 
 _HOLES, _UNDECIDED, _ERASED = "holes.", "undecided.", "erased_tombstones."
-_REWRITTEN = "erased_offsets."
+_REWRITTEN, _APPENDED = "erased_offsets.", "erasure_appends."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -229,7 +251,10 @@ class ErasedTombstones:
         """The topic's row with these, too."""
         for new in tombstones:
             mine = [one for one in ErasedTombstones.of(row.states) if one.partition == new.partition]
+            appends = _joined([*Erasure.appends(row.states).get(new.partition, ()), (new.start_offset, new.end_offset)])
             row = ErasedTombstones._of_partition(row, new.partition, [*mine, new])
+            states = {**row.states, f"{_APPENDED}{new.partition}": json.dumps(appends, separators=(",", ":"))}
+            row = dataclasses.replace(row, states=states)
         return row
 
     @staticmethod
@@ -309,7 +334,7 @@ PARTITIONS_ADDED = "partitions_added"
 of each partition at that commit. Empty where a broker may have added partitions: nobody knows when.
 """
 
-_OF_THE_LOG = (_HOLES, _UNDECIDED, _ERASED, _REWRITTEN, PARTITIONS_ADDED)
+_OF_THE_LOG = (_HOLES, _UNDECIDED, _ERASED, _REWRITTEN, _APPENDED, PARTITIONS_ADDED)
 
 
 def log_states(states: Mapping[str, str]) -> dict[str, str]:

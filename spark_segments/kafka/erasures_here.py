@@ -1,0 +1,116 @@
+"""Imports into a topic that keys were erased from: what an erasure took does not come back, and nothing is lost below
+its tombstones.
+
+A topic keeps no erased key. It notes the offsets of the segments that its erasures rewrote, and of the tombstones that
+they appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_segments.difference import Comparison, History
+from spark_segments.errors import LogDirError
+from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.log import SegmentFile
+
+_ERASE_AGAIN = "delete the topic here, import it again, and erase the keys again"
+
+
+@dataclass(frozen=True, slots=True)
+class ErasuresHere:
+    """What the erasures here have done to a partition: ranges [start, end) of offsets, in order.
+
+    `rewritten`: the segments that lost records. `appends`: the tombstones that were appended.
+    """
+
+    rewritten: Sequence[tuple[int, int]] = ()
+    appends: Sequence[tuple[int, int]] = ()
+
+    def check_appends(self, ours: History, theirs: History, comparison: Comparison) -> None:
+        """Raises LogDirError where Kafka gives the offset of a tombstone that was appended here to another record.
+
+            here    |====erased====|tombstone|
+            Kafka   |==============|  record  |=====log end|
+                                   ^ the same offset, twice
+
+        A comparison finds the tombstone as long as it is here. When compaction has removed it, Kafka's record looks
+        like a record that compaction removed here, and would be lost.
+        """
+        log_start, log_end = theirs.partition.log_start_offset, theirs.partition.log_end_offset
+        appends = [(max(start, log_start), end) for start, end in self.appends if end > log_start]
+        foreign = comparison.first_difference
+        if foreign is None and ours.partition.log_end_offset > log_end:
+            foreign = log_end
+        if foreign is None:
+            foreign = _first_alone(theirs, ours, appends)
+        for start, end in appends:
+            if foreign is not None and start <= foreign < end:
+                raise LogDirError(
+                    f"{_name(ours)} has tombstones that an erasure appended here, from offset {start} on",
+                    path=theirs.storage.uri,
+                    expected="a log that only imports append to",
+                    found=f"a log end of {ours.partition.log_end_offset} here, of {log_end} in the Kafka directory",
+                    hint=f"{_ERASE_AGAIN.capitalize()}. An erasure appends no tombstone where the import has brought "
+                    "one: write it to Kafka first",
+                )
+
+    def check_replacement(self, ours: History, theirs: History) -> None:
+        """Raises LogDirError where Kafka's segments, put in the place of all segments here, would bring a record back
+        that may have been erased.
+        """
+        first = max(ours.partition.log_start_offset, theirs.partition.log_start_offset)
+        ends = [(max(start, first), min(end, ours.partition.log_end_offset)) for start, end in self.rewritten]
+        offset = _first_alone(theirs, ours, [(start, end) for start, end in ends if start < end])
+        if offset is not None:
+            raise LogDirError(
+                f"{_name(ours)} has records that were erased here, from offset {offset} on",
+                path=theirs.storage.uri,
+                expected="none of them: Kafka's cleaner has removed newer records, so all segments here have to give "
+                "way to the directory's",
+                found=f"a record at offset {offset}",
+                hint="Write a tombstone of each erased key to Kafka, and import again when its cleaner has run. Or "
+                + _ERASE_AGAIN,
+            )
+
+
+def _name(history: History) -> str:
+    return f"{history.topic}-{history.partition.partition}"
+
+
+def _first_alone(history: History, other: History, ranges: Sequence[tuple[int, int]]) -> int | None:
+    """The first offset in these ranges, which are in order, that has a record in `history` and none in `other`.
+
+    Memory is bounded by the offsets of one segment.
+    """
+    for start, end in ranges:
+        for row in history.segments:
+            low, high = max(start, row.base_offset), min(end, row.next_offset)
+            alone = np.setdiff1d(_offsets(history, low, high), _offsets(other, low, high), assume_unique=True)
+            if len(alone):
+                return int(alone[0])
+    return None
+
+
+def _offsets(history: History, start: int, end: int) -> np.ndarray:
+    """int64[n]: the offsets in [start, end) that have a record, in order."""
+    offsets = [np.empty(0, np.int64)]
+    for row in history.segments:
+        low, high = max(start, row.base_offset), min(end, row.next_offset)
+        if low >= high:
+            continue
+        file = SegmentFile(history.storage, row)
+        for window in file.windows(file.locate(low), check_crc=False):
+            decoded = decode_batches(
+                window.between(low, high),
+                topic=history.topic,
+                partition=row.partition,
+                start_offset=low,
+                end_offset=high,
+                columns=("offset",),
+            )
+            offsets += [batch.column(0).to_numpy() for batch in decoded]
+    return np.concatenate(offsets)
