@@ -87,6 +87,8 @@ def test_it_is_listed_and_others_are_made_and_read(damaged):
     damaged.create_topic("new")
     assert values(damaged, "good") == records(3)["value"].to_pylist()
     with pytest.raises(UnknownTopicError, match="There are: bad, good, new"):
+        damaged.topic("prices").offsets()
+    with pytest.raises(UnknownTopicError, match=r"Did you mean good\?"):
         damaged.topic("godo").offsets()
     with pytest.raises(SegmentsError):
         damaged.topic("bad").offsets()
