@@ -10,8 +10,7 @@ from spark_segments import extensions
 if TYPE_CHECKING:
     from spark_segments import errors
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.appending.appender import ProducerOptions
-    from spark_segments.log.positions import Position
+    from spark_segments.log import Position, ProducerOptions
     from spark_segments.progress import progress_bar
     from spark_segments.spark.session import spark_session
     from spark_segments.spark.streams.lag import lag

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.report import Report
+    from spark_segments.log import Report
 
 FAILED = 1
 FOUND_FAULTS = 3

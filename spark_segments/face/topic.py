@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +32,14 @@ from spark_segments.quantities import Bytes, Duration, Time, moment_ms, span_ms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log import Report, Scan
-    from spark_segments.log.appending.appender import ProducerOptions
-    from spark_segments.log.appending.caller_rows import Rows
-    from spark_segments.log.manifest.commit.committing import Plan
-    from spark_segments.log.reading.scan import Bounds
+    from spark_segments.log import ProducerOptions, Report, Rows, Scan
     from spark_segments.maintenance.explanation.record_explanation import Explanation
     from spark_segments.values.batches import FormatDecoders
 
+Bounds = tuple[int | None, int | None]
+"""(start, end exclusive) of a partition, None where there is no bound."""
+
+Plan = Callable[[Snapshot], Change | None]
 
 HOUR_MS = 3_600_000
 

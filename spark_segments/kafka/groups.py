@@ -18,8 +18,7 @@ from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.kafka.directory import KafkaDirectory
-    from spark_segments.log.groups.group_files import GroupRows
-    from spark_segments.log.positions import TopicPartition
+    from spark_segments.log import GroupRows
 
 GroupOffsets = Mapping[str, Mapping[tuple[str, int], tuple[int, str]]]
 """{group: {(topic, partition): (next offset to be read, metadata)}}"""
@@ -48,7 +47,7 @@ def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
     Keys of versions 0 and 1 are positions (OffsetCommitKey); others tell of members. Values are OffsetCommitValue,
     versions 0 to 4. Raises LogDirError for a value of another version, and for a key or a value that is cut.
     """
-    groups: dict[str, dict[TopicPartition, tuple[int, str]]] = {}
+    groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
     for key, value in records:
         try:
             fields = MessageReader(key)
@@ -78,7 +77,7 @@ def keep_groups(
     log: LogDirectory,
     groups: GroupOffsets,
     topics: Collection[str],
-    parted: Collection[TopicPartition] = (),
+    parted: Collection[tuple[str, int]] = (),
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Gives the groups here Kafka's positions in these topics. Their positions in other topics do not change, and
     neither do positions in `parted` partitions, whose logs are not Kafka's: they have diverged, or were not copied.
@@ -156,7 +155,7 @@ def _elsewhere(positions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _moved(
-    rows: GroupRows, theirs: GroupRows, topics: Collection[str], ahead: Collection[TopicPartition]
+    rows: GroupRows, theirs: GroupRows, topics: Collection[str], ahead: Collection[tuple[str, int]]
 ) -> GroupRows | None:
     now_ms = wall_ms()
     wanted = {key: position for key, position in rows.items() if key[0] not in topics or key in ahead}

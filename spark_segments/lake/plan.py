@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +13,6 @@ from spark_segments.errors import LogDirError
 from spark_segments.lake.rules import FromOffsets, Rule, StillThere
 from spark_segments.lake.table_format import DataFile, TablePositions, TableSettings
 from spark_segments.log import Eras, Operation, Part, PartitionState, Selection, Snapshot
-
-if TYPE_CHECKING:
-    from spark_segments.log.reading.scan import Offsets
 
 # What happened to records that a table has.
 NO_POSITION = "the table has no position"
@@ -30,6 +26,9 @@ LATE = "tombstones may be gone"
 RETYPED = "columns got wider types, so that all files are written anew"
 KEYLESS = "the table has no bytes of its typed keys yet"
 SPREAD = "partitions were added, so that a key may have records in several"
+
+Offsets = Mapping[int, tuple[int, int]]
+"""{partition: (start, end exclusive)}"""
 
 COMPACT = "compact"
 _NEVER = np.iinfo(np.int64).max

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +20,9 @@ from spark_segments.execution import check_wanted
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.rules import PLACE, OtherKeys, Rule, places_of
 from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile
-from spark_segments.log import Eras, LatestPart, Part, Scan
+from spark_segments.log import Eras, Scan, ScanPart
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import FormatColumns
-
-if TYPE_CHECKING:
-    from spark_segments.log.reading.across import ViewPart
 
 ROW_GROUP_BYTES = 64 << 20
 """A file is written in groups of rows of so many bytes in memory, or of ROW_GROUP_ROWS."""
@@ -65,7 +62,7 @@ def write_rows(
     by_day: bool,
     changes: bool,
     undated: bool,
-    parts: Sequence[Part | ViewPart],
+    parts: Sequence[ScanPart],
 ) -> Written:
     """Task function: parts of a scan → files of the table, which have the schema. `changes`: tombstones are read, for
     their keys alone. `undated`: a timestamp that a table cannot have becomes null.
@@ -74,7 +71,7 @@ def write_rows(
     undated_rows = 0
     keys: list[pa.RecordBatch] = []
 
-    def records(part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
+    def records(part: ScanPart) -> Iterator[pa.RecordBatch]:
         for batch in Scan.read(log, [part]):
             check_wanted()
             if changes:
@@ -160,7 +157,7 @@ def sift_rows(
         return Written(files.ended(), rows, dropped)
 
 
-def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[LatestPart]) -> bool:
+def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[ScanPart]) -> bool:
     """Task function: parts of a scan of RANKED → whether they have a newer record of a key in another partition than
     `records`, which have each key once.
     """
@@ -174,7 +171,7 @@ def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[Late
     return False
 
 
-def count_records(log: Storage, parts: Sequence[Part | ViewPart]) -> Counter[int]:
+def count_records(log: Storage, parts: Sequence[ScanPart]) -> Counter[int]:
     """Task function: parts of a scan → their records by partition."""
     counted: Counter[int] = Counter()
     for part in parts:

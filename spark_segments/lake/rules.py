@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import LogDirError
 from spark_segments.lake.table_format import KEY_BYTES
-from spark_segments.log import Part, Scan
+from spark_segments.log import Scan, ScanPart
 from spark_segments.storage import Storage
 from spark_segments.values.column_types import recast
 
@@ -37,7 +37,7 @@ class FromOffsets:
 class StillThere:
     """Keeps the rows whose records the log has. `parts`: at least of all offsets of the rows."""
 
-    parts: Sequence[Part]
+    parts: Sequence[ScanPart]
 
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
         partitions, offsets = places_of(rows)

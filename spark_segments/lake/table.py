@@ -57,9 +57,9 @@ from spark_segments.log import (
     Eras,
     LatestPart,
     LogDirectory,
-    Part,
     Report,
     Scan,
+    ScanPart,
     Selection,
     Snapshot,
 )
@@ -73,7 +73,6 @@ from spark_segments.values.typed import TypedColumns
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.log.reading.across import ViewPart
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
@@ -90,7 +89,8 @@ OWN_COLUMNS = (*COLUMNS, KEY_BYTES)
 TRIES = 5
 """How often an update is tried when another commit comes first."""
 
-PART_BYTES = Part.DEFAULT_BYTES
+PART_BYTES = 128 << 20
+"""About how large a part of a scan is, as by spark.sql.files.maxPartitionBytes."""
 """What a task reads of the log."""
 
 WAVE_BYTES_A_SLOT = 1 << 30
@@ -582,14 +582,14 @@ def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | 
             return None
 
 
-def _tasks(parts: Iterable[Part | ViewPart]) -> list[list[Part | ViewPart]]:
+def _tasks(parts: Iterable[ScanPart]) -> list[list[ScanPart]]:
     """The parts as tasks, each a file or a few: neighbours share one, however many partitions there are."""
     return list(
         in_bins(parts, lambda part: part.cost_bytes, lambda _, total, part: total + part.cost_bytes > PART_BYTES)
     )
 
 
-def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[Part | ViewPart]], Mapping[int, int] | None]]:
+def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[ScanPart]], Mapping[int, int] | None]]:
     """(tasks that are committed together, the offsets that the table has reached then: None for all that there are).
     At least one, which may be empty.
 
@@ -597,7 +597,7 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[Part | Vie
     """
     ends = {number: start for number, (start, _) in scan.offsets.items()}
 
-    def begins(wave: list[list[Part | ViewPart]], total: int, task: list[Part | ViewPart]) -> bool:
+    def begins(wave: list[list[ScanPart]], total: int, task: list[ScanPart]) -> bool:
         return total >= most_bytes and _place(wave[-1][-1]) != _place(task[0])
 
     tasks = _tasks(scan.parts(PART_BYTES))
@@ -608,6 +608,5 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[Part | Vie
     yield waves[-1], None
 
 
-def _place(part: Part | ViewPart) -> tuple[int, int]:
-    assert isinstance(part, Part)
+def _place(part: ScanPart) -> tuple[int, int]:
     return part.partition, part.end_offset

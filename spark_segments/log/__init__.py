@@ -1,7 +1,8 @@
 """A log directory without Spark: topics, their manifests, segments, reading, appending, groups.
 
-This is the inner face: what add-ons know of the core, and all that they know of it. A name is imported when it is used,
-so that a command that lists topics waits for no kernel.
+This is the inner face: what add-ons know of the core, and all that they know of it. border.py has the names in three
+parts: what is read, what is written, and facts. A name is imported when it is used, so that a command that lists topics
+waits for no kernel.
 """
 
 from __future__ import annotations
@@ -9,15 +10,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from spark_segments.log import border
+
 if TYPE_CHECKING:
     from spark_segments.log.appending.append import append as append
     from spark_segments.log.appending.appender import ProducerOptions as ProducerOptions
+    from spark_segments.log.appending.caller_rows import Rows as Rows
     from spark_segments.log.description import describe as describe
     from spark_segments.log.directory import LogDirectory as LogDirectory
     from spark_segments.log.eras import Eras as Eras
     from spark_segments.log.findings import Findings as Findings
     from spark_segments.log.groups.group import Group as Group
+    from spark_segments.log.groups.group import GroupLag as GroupLag
+    from spark_segments.log.groups.group import Positions as Positions
     from spark_segments.log.groups.group_files import GroupCommit as GroupCommit
+    from spark_segments.log.groups.group_files import GroupRows as GroupRows
     from spark_segments.log.manifest.commit.change import Change as Change
     from spark_segments.log.manifest.manifest import Manifest as Manifest
     from spark_segments.log.manifest.operation import Operation as Operation
@@ -45,10 +52,13 @@ if TYPE_CHECKING:
     from spark_segments.log.positions import Position as Position
     from spark_segments.log.reading.latest import LatestPart as LatestPart
     from spark_segments.log.reading.plan import Part as Part
+    from spark_segments.log.reading.plan import ScanPart as ScanPart
     from spark_segments.log.reading.plan import Selection as Selection
     from spark_segments.log.reading.scan import Scan as Scan
     from spark_segments.log.reading.times import offsets_for_times as offsets_for_times
+    from spark_segments.log.reading.verbatim import FetchedBatches as FetchedBatches
     from spark_segments.log.reading.verbatim import PartitionLog as PartitionLog
+    from spark_segments.log.reading.verbatim import Place as Place
     from spark_segments.log.report import Report as Report
     from spark_segments.log.segment.copying import copy_batches as copy_batches
     from spark_segments.log.segment.examination import Examination as Examination
@@ -56,56 +66,9 @@ if TYPE_CHECKING:
     from spark_segments.log.segment.leader_epochs import LeaderEpochs as LeaderEpochs
     from spark_segments.log.segment.writer import SegmentWriter as SegmentWriter
 
-_HOME = {
-    "Captured": "manifest.state.states",
-    "CapturedBatch": "manifest.state.states",
-    "Change": "manifest.commit.change",
-    "Eras": "eras",
-    "Erasure": "manifest.state.states",
-    "Examination": "segment.examination",
-    "Findings": "findings",
-    "Group": "groups.group",
-    "GroupCommit": "groups.group_files",
-    "Hole": "manifest.state.states",
-    "LatestPart": "reading.latest",
-    "LeaderEpochs": "segment.leader_epochs",
-    "LogDirectory": "directory",
-    "Manifest": "manifest.manifest",
-    "Operation": "manifest.operation",
-    "Part": "reading.plan",
-    "Partition": "manifest.rows",
-    "PartitionLog": "reading.verbatim",
-    "PartitionState": "positions",
-    "Position": "positions",
-    "ProducerOptions": "appending.appender",
-    "Report": "report",
-    "Role": "manifest.role",
-    "Scan": "reading.scan",
-    "Segment": "manifest.rows",
-    "SegmentFile": "segment.file",
-    "SegmentWriter": "segment.writer",
-    "Selection": "reading.plan",
-    "Snapshot": "manifest.state.snapshot",
-    "StandIns": "manifest.state.snapshot",
-    "TopicRow": "manifest.topic_row",
-    "Transaction": "manifest.transaction",
-    "Undecided": "manifest.state.states",
-    "append": "appending.append",
-    "copy_batches": "segment.copying",
-    "describe": "description",
-    "offsets_for_times": "reading.times",
-    "SourceVersion": "manifest.role",
-    "TableState": "manifest.state.topic_log",
-    "CommitFacts": "manifest.state.topic_log",
-    "live_rows": "manifest.state.snapshot",
-    "in_states": "manifest.rows",
-    "removed_rows": "manifest.rows",
-    "with_column": "manifest.rows",
-    "states_of_copy": "manifest.state.states",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"spark_segments.log.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = border.HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"spark_segments.log.{home}"), name)

@@ -13,8 +13,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.log import Group, LogDirectory, Position, Snapshot
 
 if TYPE_CHECKING:
-    from spark_segments.log.groups.group import Positions
-    from spark_segments.log.groups.group_files import GroupRows
+    from spark_segments.log import GroupRows, Positions
 
 
 def positions_of_all(log: LogDirectory) -> tuple[dict[str, Positions], dict[str, SegmentsError]]:

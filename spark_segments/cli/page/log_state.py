@@ -26,8 +26,7 @@ from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.groups.group import GroupLag
-    from spark_segments.log.manifest.state.snapshot import Snapshot
+    from spark_segments.log import GroupLag, Snapshot
 
 PARTITIONS_A_PAGE = 1000
 SEGMENTS_A_PAGE = 100_000

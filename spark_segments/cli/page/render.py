@@ -24,7 +24,7 @@ from spark_segments.log import Snapshot
 from spark_segments.quantities import human_bytes, iso, moment, plural
 
 if TYPE_CHECKING:
-    from spark_segments.log.groups.group import GroupLag
+    from spark_segments.log import GroupLag
 
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined

@@ -17,7 +17,7 @@ from spark_segments.quantities import human_bytes
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
-    from spark_segments.log.manifest.state.snapshot import Snapshot
+    from spark_segments.log import Snapshot
 
 PARTITIONS_A_TABLE = 10_000
 """A table ends with the topic that reaches so many partitions: the rows of all of them are read."""

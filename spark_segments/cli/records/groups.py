@@ -29,7 +29,7 @@ from spark_segments.face.logdir import LogDir
 from spark_segments.log import Group, LogDirectory, PartitionState, Position, Snapshot
 
 if TYPE_CHECKING:
-    from spark_segments.log.groups.group import Positions
+    from spark_segments.log import Positions
 
 COMMANDS = panels(
     {

@@ -26,7 +26,7 @@ from spark_segments.log import describe as describe_topic
 from spark_segments.quantities import Bytes, human_bytes, moment, wall_ms
 
 if TYPE_CHECKING:
-    from spark_segments.log.manifest.state.snapshot import Snapshot
+    from spark_segments.log import Snapshot
 
 SHORT = {
     "partition": "partition",

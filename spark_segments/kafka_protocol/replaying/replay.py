@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,8 +61,8 @@ from spark_segments.quantities import Time, moment_ms, plural
 from spark_segments.values.options import REGISTRY
 from spark_segments.values.typed import TypedColumns
 
-if TYPE_CHECKING:
-    from spark_segments.log.reading.scan import Offsets
+Offsets = Mapping[int, tuple[int, int]]
+"""{partition: (start, end exclusive)}"""
 
 NAME = "segments-replay"
 """The name of a replay that is given none."""

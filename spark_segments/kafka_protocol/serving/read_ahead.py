@@ -19,7 +19,7 @@ import numpy as np
 from spark_segments.storage.local import OpenFile
 
 if TYPE_CHECKING:
-    from spark_segments.log.reading.verbatim import CheckedBytes, FetchedBatches, Layout, Place
+    from spark_segments.log import FetchedBatches, Place
 
 BLOCK_BYTES = 2 << 20
 """What is read at a time for a reader that goes on, however little it asks for."""
@@ -62,11 +62,13 @@ class CheckedBlock:
     `data`: their bytes; None once they are given up.
     """
 
-    def __init__(
-        self, start: int, next_offset: int, data: Sequence[np.ndarray] | None, layout: Layout, source: CheckedBytes
-    ):
-        self.start, self.next_offset = start, next_offset
-        self.data, self._layout, self.source = data, layout, source
+    def __init__(self, start: int, read: FetchedBatches) -> None:
+        """`read`: batches of one file, from the offset `start` on."""
+        layout, source = read.layout, read.source
+        assert layout is not None and source is not None, "its batches are of one file"
+        self.start, self.next_offset = start, read.next_offset
+        self.data: Sequence[np.ndarray] | None = read.data
+        self._layout, self.source = layout, source
         self._ends = layout.byte_position + layout.size
         self.size_bytes = int(self._ends[-1])
         self.largest_bytes = int(layout.size.max())
@@ -174,7 +176,7 @@ class ReadAhead:
         """The batches of a log from offset `start` on as a block, where they can be one. It is kept."""
         if read.layout is None or read.source is None or not len(read.layout):
             return None
-        block = CheckedBlock(start, read.next_offset, read.data, read.layout, read.source)
+        block = CheckedBlock(start, read)
         with self._lock:
             if (known := self._blocks.get(log, {}).get(start)) is not None:
                 self._remove(log, known)

@@ -18,7 +18,7 @@ from spark_segments.log import Group, GroupCommit, LogDirectory
 from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
-    from spark_segments.log.groups.group_files import GroupRows
+    from spark_segments.log import GroupRows
 
 READ_ONLY, OWN, ALL = "read-only", "own", "all"
 POLICIES = (READ_ONLY, OWN, ALL)

@@ -56,6 +56,10 @@ class Compared(Generic[AnyWork]):
         return self.parts[0].partition
 
     @property
+    def end_offset(self) -> int:
+        return self.parts[-1].end_offset
+
+    @property
     def cost_bytes(self) -> int:
         """The cost of the reads as that of reading so many bytes."""
         return sum(part.cost_bytes for part in (*self.parts, *self.against))

@@ -194,8 +194,12 @@ class Part:
         return parts()
 
 
-class Work(Protocol):
-    """A read of a part of a partition. `offsets`: upper bound on its records."""
+class ScanPart(Protocol):
+    """A part of a scan: a read of a part of a partition, which can be pickled.
+
+    `cost_bytes`: its cost as that of reading so many bytes. `offsets`: upper bound on its records. `end_offset`: behind
+    the last of them.
+    """
 
     @property
     def topic(self) -> str: ...
@@ -205,9 +209,11 @@ class Work(Protocol):
     def cost_bytes(self) -> int: ...
     @property
     def offsets(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
 
 
-AnyWork = TypeVar("AnyWork", bound=Work)
+AnyWork = TypeVar("AnyWork", bound=ScanPart)
 
 
 def cut(whole: Part, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Part]:

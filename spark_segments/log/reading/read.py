@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +15,9 @@ from spark_segments.errors import RESTORE
 from spark_segments.format.decoding.decode import batches_of_offsets, decode_batches
 from spark_segments.format.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.log.reading.isolation import load_aborted
-from spark_segments.log.reading.plan import Part, Selection, cut
+from spark_segments.log.reading.plan import Part, ScanPart, Selection, cut
 from spark_segments.log.segment.file import LookUp, SegmentFile
 from spark_segments.storage import Storage
-
-if TYPE_CHECKING:
-    from spark_segments.log.reading.across import ViewPart
-
 
 PIECE_BYTES = WINDOW_BYTES - BORDER_BYTES
 """Bytes of a .log that a thread reads at a time, by a single read. More would wait longer for those before them."""
@@ -103,11 +98,11 @@ def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int
 
 def pieces_of(
     storage: Storage,
-    parts: Iterable[Part | ViewPart],
+    parts: Iterable[ScanPart],
     indexes: Indexes | None = None,
     *,
     first_window_bytes: int = WINDOW_BYTES,
-) -> Iterator[Part | ViewPart]:
+) -> Iterator[ScanPart]:
     """The parts, cut into pieces of about PIECE_BYTES, in order. A part of a view stays whole. Each piece is a single
     read, but for the first: few `first_window_bytes` make its first records come soon.
 
@@ -120,13 +115,13 @@ def pieces_of(
 
 
 def _cut_ahead(
-    storage: Storage, parts: Iterable[Part | ViewPart], cut_up: Callable[[Part | ViewPart], Sequence[Part | ViewPart]]
-) -> Iterator[Part | ViewPart]:
+    storage: Storage, parts: Iterable[ScanPart], cut_up: Callable[[ScanPart], Sequence[ScanPart]]
+) -> Iterator[ScanPart]:
     if storage.is_local:
         for whole in parts:
             yield from cut_up(whole)
         return
-    ahead: deque[Future[Sequence[Part | ViewPart]]] = deque()
+    ahead: deque[Future[Sequence[ScanPart]]] = deque()
     with ThreadPoolExecutor(INDEXES_AHEAD, thread_name_prefix="index-ahead") as pool:
         for whole in parts:
             ahead.append(pool.submit(cut_up, whole))
@@ -136,7 +131,7 @@ def _cut_ahead(
             yield from ahead.popleft().result()
 
 
-def _cut_up(storage: Storage, indexes: Indexes, whole: Part | ViewPart) -> Sequence[Part | ViewPart]:
+def _cut_up(storage: Storage, indexes: Indexes, whole: ScanPart) -> Sequence[ScanPart]:
     if not isinstance(whole, Part) or whole.is_known:
         return [whole]
     if whole.size_bytes <= PIECE_BYTES or whole.look_up.byte_position or whole.segment.path in indexes:

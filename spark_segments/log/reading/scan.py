@@ -16,7 +16,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.reading.plan import EVERYTHING, Part, Selection
+from spark_segments.log.reading.plan import EVERYTHING, Part, ScanPart, Selection
 from spark_segments.log.reading.read import Indexes, pieces_of, read_part
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES
 from spark_segments.printing import Printed, Prints
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow.compute as pc
 
-    from spark_segments.log.reading.across import ViewPart
     from spark_segments.log.typed import Columns, Decoders
 
 Offsets = Mapping[int, tuple[int, int]]
@@ -123,7 +122,7 @@ class Scan(Prints):
 
         return columns_of_condition(condition, self.schema)
 
-    def parts(self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None) -> Iterator[Part | ViewPart]:
+    def parts(self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None) -> Iterator[ScanPart]:
         """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).
 
         A part can be pickled, and `read` reads it wherever the files can be reached. `pieces`: ranges of offsets that
@@ -218,7 +217,7 @@ class Scan(Prints):
     @staticmethod
     def read(
         storage: Storage,
-        parts: Iterable[Part | ViewPart],
+        parts: Iterable[ScanPart],
         threads: int = 1,
         *,
         most_bytes: int = MOST_AHEAD_BYTES,
@@ -234,7 +233,7 @@ class Scan(Prints):
         if threads > 1:
             parts = pieces_of(storage, parts, indexes, first_window_bytes=first_window_bytes)
 
-        def batches(part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
+        def batches(part: ScanPart) -> Iterator[pa.RecordBatch]:
             decode, records = decoded(part.topic), _records(storage, part)
             return records if decode is None else decode(records)
 
@@ -250,14 +249,17 @@ def _checked(bounds: Bounds) -> Bounds:
     return bounds
 
 
-def _records(storage: Storage, part: Part | ViewPart) -> Iterator[pa.RecordBatch]:
+def _records(storage: Storage, part: ScanPart) -> Iterator[pa.RecordBatch]:
     """The records of a part with stored keys and values: nothing is decoded."""
     if isinstance(part, Part):
         return read_part(storage, part)
-    from spark_segments.log.reading.across import read_across
+    from spark_segments.log.reading.across import AcrossPart, read_across
     from spark_segments.log.reading.latest import LatestPart, read_latest
 
-    return read_latest(storage, part) if isinstance(part, LatestPart) else read_across(storage, part)
+    if isinstance(part, LatestPart):
+        return read_latest(storage, part)
+    assert isinstance(part, AcrossPart), "a scan has no other parts"
+    return read_across(storage, part)
 
 
 def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int) -> int:

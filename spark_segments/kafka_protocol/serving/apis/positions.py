@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -16,9 +16,6 @@ from spark_segments.kafka_protocol.serving.stored_groups import CommitUnderWayEr
 from spark_segments.kafka_protocol.serving.views import ServedTopic
 from spark_segments.log import PartitionState, Position
 
-if TYPE_CHECKING:
-    from spark_segments.log.positions import TopicPartition
-
 _MANY_GROUPS = 8  # from this version of OffsetFetch on
 _AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it has ended
 
@@ -26,7 +23,7 @@ _AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it ha
 def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
     """OffsetCommit: positions of a group, kept in the log directory. One commit there for a request."""
     asked = [*once(call.request.body.topics, "name", "partitions", "partition_index")]
-    moved: dict[TopicPartition, Position] = {}
+    moved: dict[tuple[str, int], Position] = {}
     codes = {
         (topic.name, one.partition_index): code
         for topic, partitions in asked
@@ -51,7 +48,7 @@ def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
 
 
 def _checked(
-    call: Call, topic: str, partitions: Sequence[Any], moved: dict[TopicPartition, Position]
+    call: Call, topic: str, partitions: Sequence[Any], moved: dict[tuple[str, int], Position]
 ) -> Iterator[ErrorCode]:
     """Of each partition, why it gets no position; none where it is added to `moved`."""
     view, code = call.topic(topic)
@@ -81,7 +78,7 @@ def _is_beyond(view: ServedTopic, asked: Any) -> bool:
     return row is not None and asked.committed_offset > row.log_end_offset
 
 
-def _commit(call: Call, moved: dict[TopicPartition, Position]) -> ErrorCode | None:
+def _commit(call: Call, moved: dict[tuple[str, int], Position]) -> ErrorCode | None:
     """The error that all partitions get, None where the positions were committed."""
     body = call.request.body
     member = body.generation_id_or_member_epoch, body.member_id, getattr(body, "group_instance_id", None)
@@ -139,7 +136,7 @@ def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
     }
 
 
-def _committed(call: Call, known: dict[TopicPartition, Position], where: TopicPartition) -> dict[str, Any]:
+def _committed(call: Call, known: dict[tuple[str, int], Position], where: tuple[str, int]) -> dict[str, Any]:
     position = known.get(where)
     if position is not None and position.topic_id is not None:
         view, _ = call.topic(where[0])

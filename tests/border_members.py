@@ -1,0 +1,221 @@
+"""The members of the border that are used outside of the core, each listed once: by its first name in border.py."""
+
+from __future__ import annotations
+
+MOST_NAMES = 52
+MOST_MEMBERS = 274
+
+MEMBERS = (
+    (
+        "LogDirectory",
+        "A location, its topics, and the manifest of each by version",
+        "check_apart check_writable create create_topic defaults delete_topic directories is_kafka is_marked "
+        "is_there kafka known manifest named note_follower open selected snapshot storage topics uri values",
+    ),
+    (
+        "Manifest",
+        "A location, its topics, and the manifest of each by version",
+        "changed_rows commit committed_ms create_by delete exists facts history keep_for_rebuild keys_from_ms "
+        "log opened state topic",
+    ),
+    (
+        "TableState",
+        "A location, its topics, and the manifest of each by version",
+        "files is_gone last_transactions table version",
+    ),
+    (
+        "CommitFacts",
+        "A location, its topics, and the manifest of each by version",
+        "commit_id operation",
+    ),
+    (
+        "Snapshot",
+        "A topic at a version: rows of its segments and partitions. Everything that is read begins here",
+        "check_partition config deleted_ms holding live live_of live_table load_segments offset_bounds "
+        "partition partition_rows partitions removed_bytes role segments source stand_ins states topic_id "
+        "topic_row",
+    ),
+    (
+        "StandIns",
+        "A topic at a version: rows of its segments and partitions. Everything that is read begins here",
+        "aborted offset_indexes",
+    ),
+    (
+        "Scan",
+        "Records, decoded: a scan, what it reads, and the parts that tasks get",
+        "batches columns columns_of decoders of offsets parts read schema select selection to_pandas "
+        "to_reader to_table where",
+    ),
+    (
+        "Selection",
+        "Records, decoded: a scan, what it reads, and the parts that tasks get",
+        "LATEST_VIEW value_type view",
+    ),
+    (
+        "ScanPart",
+        "Records, decoded: a scan, what it reads, and the parts that tasks get",
+        "cost_bytes end_offset",
+    ),
+    (
+        "LatestPart",
+        "Records, decoded: a scan, what it reads, and the parts that tasks get",
+        "planned",
+    ),
+    (
+        "Part",
+        "Records, decoded: a scan, what it reads, and the parts that tasks get",
+        "segment size_bytes transactions",
+    ),
+    (
+        "PartitionLog",
+        "Batches as they lie: of a partition from an offset on, of a segment, and of a file that may be damaged",
+        "bytes_from segment_at",
+    ),
+    (
+        "FetchedBatches",
+        "Batches as they lie: of a partition from an offset on, of a segment, and of a file that may be damaged",
+        "data layout next_offset place",
+    ),
+    (
+        "Place",
+        "Batches as they lie: of a partition from an offset on, of a segment, and of a file that may be damaged",
+        "byte_position offset path",
+    ),
+    (
+        "SegmentFile",
+        "Batches as they lie: of a partition from an offset on, of a segment, and of a file that may be damaged",
+        "copy_log locate row windows",
+    ),
+    (
+        "Examination",
+        "Batches as they lie: of a partition from an offset on, of a segment, and of a file that may be damaged",
+        "add figures steps",
+    ),
+    (
+        "ProducerOptions",
+        "Rows of a caller, and the options of a producer, as one append",
+        "batch_bytes",
+    ),
+    (
+        "Transaction",
+        "Rows of a caller, and the options of a producer, as one append",
+        "key",
+    ),
+    (
+        "SegmentWriter",
+        "Batches that are there already, into files of segments",
+        "MAX_RELATIVE_OFFSET add_aborted append base_offset close fitting log_bytes",
+    ),
+    (
+        "Change",
+        "The change that a plan makes of a snapshot: one commit",
+        "OLDEST_FILE_MS check_mirrored deletes_files replace",
+    ),
+    (
+        "Operation",
+        "The change that a plan makes of a snapshot: one commit",
+        "ALTER APPEND CREATE DELETE_RECORDS ERASE FENCE IMPORT MERGE_FILES MIRROR PROMOTE RESTORE VACUUM",
+    ),
+    (
+        "Group",
+        "Positions of readers",
+        "all id lags left_behind positions update with_positions",
+    ),
+    (
+        "GroupCommit",
+        "Positions of readers",
+        "KEPT SERVE TRIM_EVERY after directory_name lease made_by number rows",
+    ),
+    (
+        "Report",
+        "What a job did, and what it found",
+        "FAILED add_copied by_topic bytes_in bytes_out count details dropped dry_run errors fail failed "
+        "findings finish job records_in records_out seconds to_dict warn warnings",
+    ),
+    (
+        "Findings",
+        "What a job did, and what it found",
+        "ERROR WARNING add_error found",
+    ),
+    (
+        "Segment",
+        "Rows of the manifest",
+        "CHUNK DELETING REMOVED SEALED at created_ms file_base_offset first_batch_max_timestamp_ms identity "
+        "index_bytes index_path is_full is_shared keys max_timestamp_ms name_offset new_stem of_table "
+        "offset_shift records removed removed_ms stem time_index_bytes time_index_path tombstones "
+        "txn_index_bytes txn_index_path without",
+    ),
+    (
+        "Partition",
+        "Rows of the manifest",
+        "first_dirty_offset last_stable_offset leader_epoch leader_epochs log_end_offset log_start_offset "
+        "producer_snapshot raised",
+    ),
+    (
+        "TopicRow",
+        "Rows of the manifest",
+        "REBUILT_FROM new_id",
+    ),
+    (
+        "Position",
+        "Positions, and what a reader loses that goes on at one",
+        "LONGEST_METADATA loss_in metadata",
+    ),
+    (
+        "PartitionState",
+        "Positions, and what a reader loses that goes on at one",
+        "end holes log_end log_start of_row position",
+    ),
+    (
+        "Positions",
+        "Positions, and what a reader loses that goes on at one",
+        "group last starts",
+    ),
+    (
+        "GroupLag",
+        "Positions, and what a reader loses that goes on at one",
+        "gone lag",
+    ),
+    (
+        "LeaderEpochs",
+        "Positions, and what a reader loses that goes on at one",
+        "before difference entries entry_of followed_by know known_at of_copies stamps_all",
+    ),
+    (
+        "Eras",
+        "Positions, and what a reader loses that goes on at one",
+        "RANKED UNKNOWN begun ends is_newer ranks unknown",
+    ),
+    (
+        "Hole",
+        "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
+        "MISSING_THERE REMOVED_BEFORE noted reason within",
+    ),
+    (
+        "Undecided",
+        "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
+        "producer_id",
+    ),
+    (
+        "Erasure",
+        "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
+        "OFFSETS added erasure_id",
+    ),
+    (
+        "Captured",
+        "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
+        "GOES_ON_IN SOURCE_CLUSTER_ID SOURCE_TOPIC_ID at_ms high_watermark late others stable_end",
+    ),
+    (
+        "CapturedBatch",
+        "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
+        "crc",
+    ),
+    (
+        "Role",
+        "What a topic is among its copies",
+        "FENCED FOLLOWER LEADER check epoch fence_token fence_version former_uri given_to is_demoted "
+        "is_fenced is_follower is_leader leader_uri name promotion_token",
+    ),
+)
+"""(name, what its group is there for, members)"""
