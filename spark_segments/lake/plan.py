@@ -12,7 +12,8 @@ from spark_segments.config import READ_COMMITTED, TopicConfig
 from spark_segments.errors import LogDirError
 from spark_segments.lake.rules import FromOffsets, Rule, StillThere
 from spark_segments.lake.table_format import DataFile, TablePositions, TableSettings
-from spark_segments.log import Eras, Operation, Part, PartitionState, Selection, Snapshot
+from spark_segments.log import Eras, Operation, PartitionState, Scan, Selection, Snapshot
+from spark_segments.storage import Storage
 
 # What happened to records that a table has.
 NO_POSITION = "the table has no position"
@@ -40,8 +41,11 @@ move. A mirror's may be any other commit at its leader."""
 
 @dataclass(frozen=True, slots=True)
 class TopicSince:
-    """The topic, and the `operations` of its commits since a table was in step; None where one is not known."""
+    """The topic and where its log lies, and the `operations` of its commits since a table was in step; None where one
+    is not known.
+    """
 
+    storage: Storage
     snapshot: Snapshot
     config: TopicConfig
     operations: Collection[str | None] | None
@@ -102,7 +106,7 @@ def plan_table(
     ends = {number: before.end(number) for number in before.positions}
     every_row = [(file, [FromOffsets({})]) for file in files if needs_new_files]
     if settings.archive:
-        sifted = [(file, [*erased, _still_there(snapshot, file, ends)]) for file in files if erased]
+        sifted = [(file, [*erased, _still_there(topic, file, ends)]) for file in files if erased]
         missed = {number: (before.end(number), start) for number, (start, _) in bounds.items()}
         missed = {number: (end, start) for number, (end, start) in missed.items() if end < start}
         return dataclasses.replace(plan, rules=sifted or every_row, missed=missed)
@@ -113,19 +117,20 @@ def plan_table(
         return dataclasses.replace(plan, rules=[(file, [starts]) for file in below])
     if why not in (CLEANED, ERASED, REWRITTEN):
         return dataclasses.replace(plan, rules=every_row)
-    rules = [(file, [_still_there(snapshot, file, ends)]) for file in files]
+    rules = [(file, [_still_there(topic, file, ends)]) for file in files]
     # After a restore records may have come back that had left the topic, and the table with it.
     counted = {number: (0, end) for number, end in ends.items()} if why == REWRITTEN else None
     return dataclasses.replace(plan, rules=rules, counted=counted)
 
 
-def _still_there(snapshot: Snapshot, file: DataFile, ends: Mapping[int, int]) -> StillThere:
+def _still_there(topic: TopicSince, file: DataFile, ends: Mapping[int, int]) -> StillThere:
     """The rule with the parts of the log that have what a file may have."""
     offsets = {number: (0, end) for number, end in ends.items()}
     if file.bounds is not None:
         (first, last), (start, end) = file.bounds["partition"], file.bounds["offset"]
         offsets = {number: (start, end + 1) for number in ends if first <= number <= last}
-    return StillThere(tuple(Part.planned(snapshot, offsets, Selection(("offset",), READ_COMMITTED))))
+    selection = Selection(("offset",), READ_COMMITTED)
+    return StillThere(tuple(Scan.of(topic.storage, topic.snapshot, offsets=offsets, selection=selection).parts()))
 
 
 def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int, *, latest: bool) -> str | None:

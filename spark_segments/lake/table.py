@@ -285,7 +285,7 @@ class _Update:
         self.decoders = TypedColumns(log).decoders(snapshot, formats)
         names = COLUMNS if there is None else tuple(name for name in there.schema.names if name in RECORD_SCHEMA.names)
         selection = Selection(names, READ_COMMITTED, self.settings.view)
-        self.scan = Scan(log.storage, snapshot, snapshot.offset_bounds(READ_COMMITTED), selection, self.decoders)
+        self.scan = Scan.of(log.storage, snapshot, selection=selection, decoders=self.decoders)
         if there is None:
             self.settings = dataclasses.replace(self.settings, key_bytes=self.settings.archive and self._has_key_bytes)
             columns = self._columns_of_topic()
@@ -300,7 +300,12 @@ class _Update:
         if call.erased.keys and not self.settings.archive:
             raise InvalidOptionError("Erased keys leave a table that is no archive by themselves", found="keys")
         self.plan = plan_table(
-            TopicSince(snapshot, topic_config(snapshot.config, log.defaults), _operations(log, snapshot, self.before)),
+            TopicSince(
+                log.storage,
+                snapshot,
+                topic_config(snapshot.config, log.defaults),
+                _operations(log, snapshot, self.before),
+            ),
             self.settings,
             self.before,
             self._files(),
@@ -387,6 +392,13 @@ class _Update:
         by_keys = self.settings.archive or self.settings.view == Selection.LATEST_VIEW
         return by_keys and self._key_decoder is not None
 
+    @property
+    def _whole_log(self) -> Mapping[int, tuple[int, int]]:
+        return self.scan.snapshot.offset_bounds(READ_COMMITTED)
+
+    def _scan(self, offsets: Mapping[int, tuple[int, int]], selection: Selection, decoders: Any = None) -> Scan:
+        return Scan.of(self.scan.storage, self.scan.snapshot, offsets=offsets, selection=selection, decoders=decoders)
+
     # Execution
 
     def in_step(self, wave_bytes: float) -> bool:
@@ -395,7 +407,7 @@ class _Update:
         plan, latest = self.plan, self.settings.view == Selection.LATEST_VIEW
         by_keys = latest and not plan.is_whole
         selection = dataclasses.replace(self.scan.selection, include_tombstones=by_keys or not latest)
-        scan = dataclasses.replace(self.scan, offsets=plan.offsets, selection=selection)
+        scan = self._scan(plan.offsets, selection, self.decoders)
         place = scan.storage, self.storage, FormatColumns(scan.selection.columns, self.decoders), self.schema
         write = partial(write_rows, *place, self.by_day, by_keys, self._may_be_undated)
         for tasks, ends in _waves(scan, math.inf if latest else wave_bytes):  # a part of a view is no view
@@ -405,7 +417,7 @@ class _Update:
                 changed = pa.concat_tables(keys).combine_chunks()
                 sifted = None if self._are_outdone(changed) else self._without(changed)
                 if sifted is None or sifted.undecided:
-                    self.plan = dataclasses.replace(plan, offsets=self.scan.offsets, is_whole=True)
+                    self.plan = dataclasses.replace(plan, offsets=self._whole_log, is_whole=True)
                     return self.in_step(wave_bytes)
                 removed, made = sifted.removed, sifted.made
             for task in written:
@@ -434,10 +446,10 @@ class _Update:
             )
         if self.plan.counted is not None:
             selection = Selection(("offset",), READ_COMMITTED)
-            scan = dataclasses.replace(self.scan, offsets=self.plan.counted, selection=selection, decoders=None)
+            scan = self._scan(self.plan.counted, selection)
             counts = self.call.run(partial(count_records, scan.storage), _tasks(scan.parts(PART_BYTES)))
             if +sifted.kept != +sum(counts, Counter()):
-                self.plan = dataclasses.replace(self.plan, offsets=self.scan.offsets, is_whole=True)
+                self.plan = dataclasses.replace(self.plan, offsets=self._whole_log, is_whole=True)
         if not self.plan.is_whole:
             return sifted.removed, sifted.made
         files = self._files()
@@ -488,7 +500,8 @@ class _Update:
             return False
         offsets = rival_offsets(snapshot, before, eras.ranks(changed))
         ranked = Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW)
-        parts = LatestPart.planned(snapshot, offsets, ranked, PART_BYTES)
+        # Not `Scan.parts`: these are the records that the table has reached, and their partitions are compared here.
+        parts = LatestPart.planned(snapshot, self._scan(offsets, ranked).offsets, ranked, PART_BYTES)
         return any(self.call.run(partial(have_newer, self.scan.storage, eras, changed), _tasks(parts)))
 
     # Commit
@@ -595,7 +608,7 @@ def _waves(scan: Scan, most_bytes: float) -> Iterator[tuple[list[list[ScanPart]]
 
     Parts of one segment have the same offsets, and only a whole segment is a place to stop.
     """
-    ends = {number: start for number, (start, _) in scan.offsets.items()}
+    ends = {number: ranges[0][0] for number, ranges in scan.offsets.items()}
 
     def begins(wave: list[list[ScanPart]], total: int, task: list[ScanPart]) -> bool:
         return total >= most_bytes and _place(wave[-1][-1]) != _place(task[0])

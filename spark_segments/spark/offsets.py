@@ -1,4 +1,4 @@
-"""From options to offsets: the offset ranges that a read covers, and how they are split into pieces.
+"""From options to offsets: which offsets a read asks for, and how the ranges of its scans are split into pieces.
 
 The rules come from Spark's Kafka source: KafkaOffsetReader for the ends, KafkaOffsetRangeCalculator for the pieces.
 """
@@ -7,118 +7,123 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Hole
+from spark_segments.log.reading.clip import OffsetRanges, Offsets
 from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics, partition_names
 
 # (snapshot, {partition: timestamp in ms}) -> {partition: (offset, timestamp in ms) or None}
 TimeLookup = Callable[[Snapshot, Mapping[int, int]], Mapping[int, tuple[int, int] | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Offsets [start, end) of one partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        return self.end - self.start
-
-
-def offset_ranges(
+def wanted_offsets(
     options: ReadOptions, snapshots: Mapping[str, Snapshot], offsets_for_times: TimeLookup
-) -> list[OffsetRange]:
-    """The offsets to read of every subscribed partition that has records in the range, by topic and partition.
+) -> dict[str, dict[int, tuple[int, int]]]:
+    """{topic: {partition: (start, end exclusive)}} of every subscribed partition, as the options name them.
+
+    They may lie outside of the log: a `Scan` clips them.
 
     Raises InvalidOptionError where an option by partition does not name exactly the subscribed partitions, and
     OffsetOutOfRangeError where no record is as late as the starting timestamp, unless the strategy for that is latest.
     Unless failOnDataLoss is off, raises UnknownTopicError for a partition that does not exist, OffsetOutOfRangeError
-    where a requested offset is not in the log or a range has a hole, and InvalidOptionError for a start behind its end.
+    where a requested offset is not in the log, and InvalidOptionError for a start behind its end.
     """
     partitions = subscribed_partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
     for limit in (options.start, options.end):
         check_complete(limit, partitions)
-    ranges = []
+    wanted = {}
     for topic, numbers in partitions.items():
-        snapshot = snapshots[topic]
-        bounds = snapshot.offset_bounds()
-        readable = snapshot.offset_bounds(options.isolation_level)
-        ends = {number: readable[number][1] for number in numbers}
-        starts = resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
-        stops = resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
-        for number in numbers:
-            start, stop = starts[number], stops[number]
-            check_is_there(options, topic, number, start)
-            start = ends[number] if start is None else start
-            stop = ends[number] if stop is None else stop
-            if options.fail_on_data_loss:
-                check_in_log(options.start, topic, number, start, bounds[number])
-                check_in_log(options.end, topic, number, stop, bounds[number])
-                _check_order(options, topic, number, start, stop, ends[number])
-            chosen = OffsetRange(topic, number, max(start, bounds[number][0]), min(stop, ends[number]))
-            if chosen.size > 0:
-                ranges.append(chosen)
-                if options.fail_on_data_loss:
-                    _check_holes(snapshot, chosen)
-    return ranges
+        wanted[topic] = _wanted_of_topic(options, snapshots[topic], numbers, offsets_for_times)
+    return wanted
 
 
-def _check_holes(snapshot: Snapshot, chosen: OffsetRange) -> None:
-    """Raises OffsetOutOfRangeError for a range in which records are missing that the log should have."""
-    for hole in Hole.within(snapshot, chosen.partition, chosen.start, chosen.end):
-        raise OffsetOutOfRangeError(
-            f"{chosen.topic}-{chosen.partition} has a hole: {hole}",
-            expected=f"offsets {chosen.start} to {chosen.end - 1}",
-            found=f"none of {hole.start_offset} to {hole.end_offset - 1}",
-            hint="Set failOnDataLoss to false to read the rest",
-        )
+def _wanted_of_topic(
+    options: ReadOptions, snapshot: Snapshot, numbers: Collection[int], offsets_for_times: TimeLookup
+) -> dict[int, tuple[int, int]]:
+    topic = snapshot.topic
+    bounds = snapshot.offset_bounds()
+    readable = snapshot.offset_bounds(options.isolation_level)
+    ends = {number: readable[number][1] for number in numbers}
+    starts = resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
+    stops = resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
+    wanted = {}
+    for number in numbers:
+        start, stop = starts[number], stops[number]
+        check_is_there(options, topic, number, start)
+        start = ends[number] if start is None else start
+        stop = ends[number] if stop is None else stop
+        if options.fail_on_data_loss:
+            check_in_log(options.start, topic, number, start, bounds[number])
+            check_in_log(options.end, topic, number, stop, bounds[number])
+            _check_order(options, topic, number, start, stop, ends[number])
+        wanted[number] = start, stop
+    return wanted
+
+
+def check_holes(snapshot: Snapshot, offsets: Offsets) -> None:
+    """Raises OffsetOutOfRangeError where records are missing in `offsets` of the log that it should have."""
+    for partition, ranges in offsets.items():
+        for start, end in ranges:
+            for hole in Hole.within(snapshot, partition, start, end):
+                raise OffsetOutOfRangeError(
+                    f"{snapshot.topic}-{partition} has a hole: {hole}",
+                    expected=f"offsets {start} to {end - 1}",
+                    found=f"none of {hole.start_offset} to {hole.end_offset - 1}",
+                    hint="Set failOnDataLoss to false to read the rest",
+                )
 
 
 def split(
-    ranges: Iterable[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
-) -> list[OffsetRange]:
-    """Splits ranges into pieces of at most `max_records_per_partition` offsets, and into about `min_partitions` pieces.
+    offsets: Mapping[str, Offsets], min_partitions: int | None, max_records_per_partition: int | None
+) -> dict[str, dict[int, OffsetRanges]]:
+    """Splits ranges of topics into ranges of at most `max_records_per_partition` offsets, and into about
+    `min_partitions` ranges. Empty ranges are left out.
 
-    Without `min_partitions`, or with enough pieces, there is no further split. Offsets are counted as records: in a
-    compacted log a piece has fewer records.
+    Without `min_partitions`, or with enough ranges, there is no further split. Offsets are counted as records: in a
+    compacted log a range has fewer records.
     """
-    pieces = [offset_range for offset_range in ranges if offset_range.size > 0]
-    if max_records_per_partition is not None:
-        pieces = [
-            part for piece in pieces for part in _divide(piece, math.ceil(piece.size / max_records_per_partition))
-        ]
-    if min_partitions is None or len(pieces) >= min_partitions:
-        return pieces
-    total = sum(piece.size for piece in pieces)
-    whole = [piece for piece in pieces if _parts(piece.size, total, min_partitions) == 1]
+    most = max_records_per_partition
+    ranges = _divided(offsets, lambda size: 1 if most is None else math.ceil(size / most))
+    sizes = [end - start for topic in ranges.values() for of_one in topic.values() for start, end in of_one]
+    if min_partitions is None or len(sizes) >= min_partitions:
+        return ranges
+    total = sum(sizes)
+    large = [size for size in sizes if _parts(size, total, min_partitions) > 1]
     # A range that is not split counts as a piece: the other ranges share the rest.
-    split_total = total - sum(piece.size for piece in whole)
-    split_parts = max(min_partitions - len(whole), 1)
-    undivided = set(whole)
-    return [
-        part
-        for piece in pieces
-        for part in _divide(piece, 1 if piece in undivided else _parts(piece.size, split_total, split_parts))
-    ]
+    #
+    #   min_partitions 4:  |a|  |b . . . . . . .|      a is one piece, so that b has to become three
+    large_parts = max(min_partitions - (len(sizes) - len(large)), 1)
+    large_total = sum(large)
+
+    def parts(size: int) -> int:
+        return 1 if _parts(size, total, min_partitions) == 1 else _parts(size, large_total, large_parts)
+
+    return _divided(ranges, parts)
 
 
 def _parts(size: int, total: int, parts: int) -> int:
     return max(math.floor(size / total * parts + 0.5), 1)
 
 
-def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    cuts = [whole.start]
+def _divided(offsets: Mapping[str, Offsets], parts: Callable[[int], int]) -> dict[str, dict[int, OffsetRanges]]:
+    """The ranges, each cut into as many `parts` as its size says, without empty ones."""
+    divided: dict[str, dict[int, OffsetRanges]] = {}
+    for topic, partitions in offsets.items():
+        for number, ranges in partitions.items():
+            pieces = [piece for start, end in ranges for piece in _cut(start, end, parts(end - start))]
+            if pieces:
+                divided.setdefault(topic, {})[number] = tuple(pieces)
+    return divided
+
+
+def _cut(start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    cuts = [start]
     for part in range(parts):
-        cuts.append(cuts[-1] + (whole.end - cuts[-1]) // (parts - part))
-    return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts) if start < end]
+        cuts.append(cuts[-1] + (end - cuts[-1]) // (parts - part))
+    return [(low, high) for low, high in itertools.pairwise(cuts) if low < high]
 
 
 def subscribed_partitions(

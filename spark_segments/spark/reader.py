@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,10 +15,11 @@ from pyspark.sql.types import StructType
 from spark_segments.execution import Versioned
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
-from spark_segments.log.reading.plan import Part, Selection, pack
+from spark_segments.log.reading.clip import borders
+from spark_segments.log.reading.plan import Part, Selection, pack, runs_of
 from spark_segments.log.reading.scan import Decoded, Scan
 from spark_segments.spark.batches import merged
-from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
+from spark_segments.spark.offsets import TimeLookup, check_holes, split, wanted_offsets
 from spark_segments.spark.options import ReadOptions
 from spark_segments.spark.schema import as_struct, conformed, projection, typed_schema
 from spark_segments.spark.shown_errors import as_itself
@@ -65,10 +68,20 @@ class Reader(Versioned, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         from spark_segments.log.reading.times import offsets_for_times
 
-        lookup = partial(offsets_for_times, self._storage)
-        tasks = self.tasks_of(offset_ranges(self._options, self._snapshots, lookup))
+        tasks = self.tasks_of(self.scans(partial(offsets_for_times, self._storage)))
         freeze_imports()
         return [RangesPartition(task) for task in tasks]
+
+    def scans(self, offsets_for_times: TimeLookup) -> list[Scan]:
+        """The scans of the topics, at the offsets that the options name. Raises what `wanted_offsets` says, and unless
+        failOnDataLoss is off, OffsetOutOfRangeError for offsets with a hole.
+        """
+        wanted = wanted_offsets(self._options, self._snapshots, offsets_for_times)
+        scans = [self.scan(topic, offsets) for topic, offsets in wanted.items()]
+        if self._options.fail_on_data_loss:
+            for scan in scans:
+                check_holes(scan.snapshot, scan.offsets)
+        return scans
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task. PySpark 4.0 reads None where there are no partitions."""
@@ -77,45 +90,44 @@ class Reader(Versioned, DataSourceReader):
             return merged(batches, self._schema)
         return merged(_conformed(batches, self._given), self._given)
 
-    def tasks_of(self, wanted: Sequence[OffsetRange]) -> list[list[Any]]:
-        """The parts of the tasks that read these offsets of the snapshots. Each is the value of a `RangesPartition`."""
+    def tasks_of(self, scans: Sequence[Scan]) -> list[list[Any]]:
+        """The parts of the tasks that read these scans, of a topic each. A task is the value of a `RangesPartition`."""
         options = self._options
         max_bytes = options.max_partition_bytes or Part.DEFAULT_BYTES
-        pieces = split(wanted, options.min_partitions, options.max_records_per_partition)
-        is_whole = len(pieces) == len(wanted)
-        groups = list(_by_topic(pieces).values()) if is_whole else [[piece] for piece in pieces]  # planned together
-        if not is_whole or options.latest:  # a topic is planned several times then, from rows that are read once
-            for topic in {offset_range.topic for offset_range in wanted}:
-                _ = self._snapshots[topic].live
-        if options.min_partitions is not None and not is_whole:  # the pieces are the tasks asked for
+        by_topic = {scan.snapshot.topic: scan.offsets for scan in scans}
+        pieces = split(by_topic, options.min_partitions, options.max_records_per_partition)
+        is_split = any(borders(ranges) for offsets in pieces.values() for ranges in offsets.values())
+        scans = [replace(scan, offsets=pieces.get(scan.snapshot.topic, {})) for scan in scans]
+        if options.min_partitions is None or not is_split:
+            of_all_topics = chain.from_iterable(self._parts(scan, max_bytes) for scan in scans)
+            least, most = options.min_partitions or 0, options.max_records_per_partition
+            return pack(of_all_topics, max_bytes, min_tasks=least, max_offsets=most)
+        # The pieces are the tasks that were asked for: no task reads from two of them.
+        tasks: list[list[Any]] = []
+        for scan in scans:
+            parts = self._parts(scan, max_bytes)
             if options.latest:
-                return [[part] for part in self._parts(wanted, groups, max_bytes)]
-            return [task for group in groups for task in pack(self._parts(group, [group], max_bytes), max_bytes)]
-        return pack(
-            self._parts(wanted, groups, max_bytes),
-            max_bytes,
-            min_tasks=options.min_partitions or 0,
-            max_offsets=options.max_records_per_partition,
-        )
+                tasks.extend([part] for part in parts)
+                continue
+            for run in runs_of(parts, scan.offsets):
+                tasks.extend(pack(run, max_bytes))
+        return tasks
 
-    def _parts(
-        self, wanted: Iterable[OffsetRange], groups: Iterable[Sequence[OffsetRange]], max_bytes: int
-    ) -> Iterator[Any]:
-        """The parts of all topics, topic by topic. No part is in two groups."""
-        pieces: dict[str, list[dict[int, tuple[int, int]]]] = {}
-        for group in groups:
-            pieces.setdefault(group[0].topic, []).append(_offsets(group))
-        for topic, ranges in _by_topic(wanted).items():
-            yield from self._scan(topic, _offsets(ranges)).parts(max_bytes, pieces[topic])
+    def _parts(self, scan: Scan, max_bytes: int) -> Iterator[Any]:
+        if self._options.latest:  # its heads are planned, too, from rows that are read once
+            _ = scan.snapshot.live
+        return scan.parts(max_bytes)
 
-    def _scan(self, topic: str, offsets: dict[int, tuple[int, int]]) -> Scan:
+    def scan(self, topic: str, offsets: Mapping[int, tuple[int, int]]) -> Scan:
+        """The scan of these offsets ({partition: (start, end exclusive)}) of a topic."""
         options, readers = self._options, self._value_readers.get(topic)
         selection = Selection(
             isolation=options.isolation_level,
             view=Selection.LATEST_VIEW if options.latest else None,
             include_tombstones=options.include_tombstones,
         )
-        return Scan(self._storage, self._snapshots[topic], offsets, selection, readers).select(self._schema.names)
+        scan = Scan.of(self._storage, self._snapshots[topic], None, offsets, selection, readers)
+        return scan.select(self._schema.names)
 
     def _batches(self, parts: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """The rows of parts, with keys and values decoded where a topic has readers for them."""
@@ -132,17 +144,6 @@ class Reader(Versioned, DataSourceReader):
             return None
         columns = readers.columns(readers.stored(self._schema.names))
         return lambda batches: columns.conformed(columns.decoded(batches), self._schema)
-
-
-def _by_topic(ranges: Iterable[OffsetRange]) -> dict[str, list[OffsetRange]]:
-    topics: dict[str, list[OffsetRange]] = {}
-    for offset_range in ranges:
-        topics.setdefault(offset_range.topic, []).append(offset_range)
-    return topics
-
-
-def _offsets(ranges: Iterable[OffsetRange]) -> dict[int, tuple[int, int]]:
-    return {offset_range.partition: (offset_range.start, offset_range.end) for offset_range in ranges}
 
 
 def _conformed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -57,7 +57,7 @@ def offsets_read(index: bytes, start: int, size: int = 5) -> list[int]:
     files, row, _ = segment_files()
     row = dataclasses.replace(row, index_bytes=len(index))
     storage = storage_of({**files, row.index_path: index})
-    parts = Scan(storage, snapshot_of(row), {0: (start, start + size)}, Selection(("offset",))).batches(1)
+    parts = Scan(storage, snapshot_of(row), {0: ((start, start + size),)}, Selection(("offset",))).batches(1)
     return [offset for part in parts for offset in part.column(0).to_pylist()]
 
 
@@ -86,7 +86,7 @@ def test_an_index_that_lies_takes_no_record_from_a_read_in_pieces(limits, entry,
     for start, size in itertools.product(range(max(0, 5 * entry - 10), 5 * entry + 15), (1, 7, 60)):
         end = min(200, start + size)
         try:
-            parts = list(Scan(storage, snapshot_of(row), {0: (start, end)}, Selection(("offset",))).batches(2))
+            parts = list(Scan(storage, snapshot_of(row), {0: ((start, end),)}, Selection(("offset",))).batches(2))
         except CorruptBatchError:
             noticed += 1
             continue
@@ -100,7 +100,7 @@ def test_rows_of_absurd_numbers_end_in_an_error(name):
     for value in (2**62, 2**63 - 1, -(2**63)):
         snapshot = snapshot_of(dataclasses.replace(row, **{name: value}), 40)
         try:
-            for part in Scan(storage_of(files), snapshot, {0: (0, 2**62)}).parts(4000):
+            for part in Scan(storage_of(files), snapshot, {0: ((0, 2**62),)}).parts(4000):
                 list(read.read_part(storage_of(files), dataclasses.replace(part, start_offset=0, end_offset=40)))
         except SegmentsError:
             continue

@@ -20,11 +20,11 @@ from spark_segments.kafka.transfer import import_all
 from spark_segments.log.manifest.state.states import Hole
 from spark_segments.maintenance import Report, mirror, verify
 from spark_segments.maintenance.verification.deep import MESSAGE
-from spark_segments.spark.offsets import offset_ranges
 from spark_segments.spark.options import read_options
 from spark_segments.spark.streams.data_loss import DataLoss
 from spark_segments.spark.streams.stream_reader import StreamTopics
 from spark_segments.storage import Storage
+from tests.spark.test_offsets import read_by
 from verification.simulation.broker.disk import ABORT, PlayedDisk, PlayedPartition
 from verification.world.manifest_rows import Change
 from verification.world.opened import LocalFiles
@@ -207,8 +207,8 @@ def test_reads_that_must_not_lose_data_stop_at_a_hole(lacking, log):
     given = {"path": log.uri, "assign": '{"orders": [0]}'}
 
     def ranges(**options: str) -> list[tuple[int, int]]:
-        found = offset_ranges(read_options(given | options), snapshots, lambda *_: {})
-        return [(one.start, one.end) for one in found]
+        found = read_by(read_options(given | options), snapshots, lambda *_: {})
+        return [(start, end) for _, _, start, end in found]
 
     with pytest.raises(OffsetOutOfRangeError, match=f"hole: offsets {start} to {end - 1}"):
         ranges()

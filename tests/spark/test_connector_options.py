@@ -9,10 +9,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
-from spark_segments.spark.offsets import offset_ranges
 from spark_segments.spark.options import EARLIEST, LATEST_OFFSET, Limit, Topics, read_options, write_options
 from spark_segments.spark.row_writer import check_writable_columns
-from tests.spark.test_offsets import lookup, snapshot
+from tests.spark.test_offsets import lookup, read_by, snapshot
 
 
 def read(**options):
@@ -117,7 +116,7 @@ def test_offsets_from_case_insensitive_parameters(name, given, limit):
 
 def resolve(snapshots, **options):
     given = read_options({"path": "/log"} | options)
-    return {(one.topic, one.partition): (one.start, one.end) for one in offset_ranges(given, snapshots, lookup)}
+    return {(topic, partition): (start, end) for topic, partition, start, end in read_by(given, snapshots, lookup)}
 
 
 def test_case_179_topic_level_offsets_stand_for_all_partitions():
@@ -128,8 +127,8 @@ def test_case_179_topic_level_offsets_stand_for_all_partitions():
 
 def test_case_180_offsets_of_all_partitions_need_no_look_up():
     given = read(startingOffsets='{"t":{"0":1,"1":2}}', endingOffsets='{"t":{"0":3,"1":4}}')
-    found = offset_ranges(given, {"t": snapshot("t", [(0, 9), (0, 9)])}, pytest.fail)
-    assert [(one.start, one.end) for one in found] == [(1, 3), (2, 4)]
+    found = read_by(given, {"t": snapshot("t", [(0, 9), (0, 9)])}, pytest.fail)
+    assert [(start, end) for _, _, start, end in found] == [(1, 3), (2, 4)]
 
 
 def test_case_181_a_topic_level_offset_of_a_topic_that_is_not_read_fails():

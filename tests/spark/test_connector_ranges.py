@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
+from spark_segments.spark.offsets import split
 from spark_segments.spark.options import read_options
-from tests.spark.test_offsets import lookup, snapshot
+from tests.spark.test_offsets import flat, lookup, pieces, read_by, snapshot
 
 # (case, ranges by partition, minPartitions, maxRecordsPerPartition, what comes out: (partition, start, end))
 CASES = [
@@ -41,18 +41,13 @@ CASES = [
 ]
 
 
-def ranges(bounds):
-    return [OffsetRange("t", partition, start, end) for partition, (start, end) in enumerate(bounds)]
-
-
 @pytest.mark.parametrize(("case", "given", "at_least", "at_most", "expected"), CASES, ids=[case[0] for case in CASES])
 def test_ranges_are_those_of_the_calculator(case, given, at_least, at_most, expected):
-    found = split(ranges(given), at_least, at_most)
-    assert [(one.partition, one.start, one.end) for one in found] == expected
+    assert pieces(given, at_least, at_most) == expected
 
 
 @pytest.mark.parametrize(
-    ("case", "sizes", "at_least", "pieces"),
+    ("case", "sizes", "at_least", "counts"),
     [
         ("162 SPARK-28489 no offset is dropped", [10, 10, 1], 6, [3, 3, 1]),
         ("163 SPARK-36576 no small, three large", [10_000, 15_000, 20_000], 9, [2, 3, 4]),
@@ -60,11 +55,11 @@ def test_ranges_are_those_of_the_calculator(case, given, at_least, at_most, expe
         ("165 two small, one large", [1, 1, 10_000], 6, [1, 1, 4]),
     ],
 )
-def test_skewed_partitions_are_split_by_their_share_and_covered(case, sizes, at_least, pieces):
-    found = split(ranges([(1, 1 + size) for size in sizes]), at_least, None)
-    assert [sum(one.partition == number for one in found) for number in range(3)] == pieces
+def test_skewed_partitions_are_split_by_their_share_and_covered(case, sizes, at_least, counts):
+    found = pieces([(1, 1 + size) for size in sizes], at_least, None)
+    assert [sum(partition == number for partition, _, _ in found) for number in range(3)] == counts
     for number, size in enumerate(sizes):
-        offsets = [offset for one in found if one.partition == number for offset in range(one.start, one.end)]
+        offsets = [offset for partition, start, end in found if partition == number for offset in range(start, end)]
         assert offsets == list(range(1, 1 + size))
 
 
@@ -72,8 +67,9 @@ def test_skewed_partitions_are_split_by_their_share_and_covered(case, sizes, at_
 def test_case_32_min_partitions_is_supported(given, tasks):
     options = {"path": "/log", "subscribe": "t"} | ({} if given is None else {"minPartitions": given})
     chosen = read_options(options)
-    found = offset_ranges(chosen, {"t": snapshot("t", [(0, 100)])}, lookup)
-    assert len(split(found, chosen.min_partitions, chosen.max_records_per_partition)) == tasks
+    [(_, _, start, end)] = read_by(chosen, {"t": snapshot("t", [(0, 100)])}, lookup)
+    found = split({"t": {0: ((start, end),)}}, chosen.min_partitions, chosen.max_records_per_partition)
+    assert len(flat(found)) == tasks
 
 
 @pytest.mark.parametrize("given", ["a", "1.0", "0", "-1"])

@@ -7,8 +7,10 @@ import itertools
 import pytest
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
-from spark_segments.spark.offsets import OffsetRange, offset_ranges, split
+from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.spark.offsets import split
 from spark_segments.spark.options import Topics, read_options
+from spark_segments.spark.reader import Reader
 from verification.world.manifest_rows import Partition, Segment, SegmentRows, Snapshot
 
 # {(topic, partition): [(offset, timestamp)]}
@@ -30,10 +32,25 @@ def lookup(of, targets):
     return {partition: first(partition, target) for partition, target in targets.items()}
 
 
+def read_by(options, snapshots, lookup):
+    """[(topic, partition, start, end)]: the offsets of the scans that a read with these options makes."""
+    scans = Reader(options, snapshots, RECORD_SCHEMA).scans(lookup)
+    return flat({scan.snapshot.topic: scan.offsets for scan in scans})
+
+
+def flat(offsets):
+    return [
+        (topic, partition, start, end)
+        for topic, partitions in offsets.items()
+        for partition, ranges in partitions.items()
+        for start, end in ranges
+        if start < end
+    ]
+
+
 def ranges(snapshots=None, **options):
     given = read_options({"path": "/log"} | ({"subscribe": "orders"} if "assign" not in options else {}) | options)
-    chosen = offset_ranges(given, snapshots or {"orders": snapshot()}, lookup)
-    return [(one.partition, one.start, one.end) for one in chosen]
+    return [found[1:] for found in read_by(given, snapshots or {"orders": snapshot()}, lookup)]
 
 
 def test_everything_is_read_by_default():
@@ -41,12 +58,12 @@ def test_everything_is_read_by_default():
 
 
 def test_several_topics_come_in_order():
-    found = offset_ranges(
+    found = read_by(
         read_options({"path": "/log", "subscribe": "b,a"}),
         {"b": snapshot("b", [(0, 1)]), "a": snapshot("a", [(2, 3)])},
         lookup,
     )
-    assert found == [OffsetRange("a", 0, 2, 3), OffsetRange("b", 0, 0, 1)]
+    assert found == [("a", 0, 2, 3), ("b", 0, 0, 1)]
 
 
 def test_partitions_without_records_are_left_out():
@@ -133,28 +150,30 @@ def test_names_do_not_need_a_list_of_topics():
     assert Topics(names=("b", "a")).chosen(pytest.fail) == ["a", "b"]
 
 
-def one(size, partition=0, start=0):
-    return OffsetRange("t", partition, start, start + size)
+def pieces(bounds, least, most):
+    """[(partition, start, end)] of the pieces of partitions with these bounds."""
+    offsets = {"t": {partition: (ends,) for partition, ends in enumerate(bounds)}}
+    return [piece[1:] for piece in flat(split(offsets, least, most))]
 
 
-def sizes(pieces):
-    return [(piece.partition, piece.size) for piece in pieces]
+def sizes(found):
+    return [(partition, end - start) for partition, start, end in found]
 
 
 def test_enough_partitions_are_not_split():
-    assert split([one(5), one(7, 1)], 2, None) == [one(5), one(7, 1)]
-    assert split([one(5), one(7, 1)], None, None) == [one(5), one(7, 1)]
-    assert split([one(5), one(0, 1)], 1, None) == [one(5)]
+    assert pieces([(0, 5), (0, 7)], 2, None) == [(0, 0, 5), (1, 0, 7)]
+    assert pieces([(0, 5), (0, 7)], None, None) == [(0, 0, 5), (1, 0, 7)]
+    assert pieces([(0, 5), (0, 0)], 1, None) == [(0, 0, 5)]
 
 
 def test_one_partition_is_split_into_as_many_pieces_as_asked_for():
-    assert split([one(5)], 3, None) == [one(1), one(2, start=1), one(2, start=3)]
+    assert pieces([(0, 5)], 3, None) == [(0, 0, 1), (0, 1, 3), (0, 3, 5)]
 
 
 def test_large_partitions_are_split_and_small_ones_are_not():
     # The cases of Spark's own KafkaOffsetRangeCalculatorSuite for skewed partitions.
-    assert sizes(split([one(10000), one(1, 1)], 3, None)) == [(0, 5000), (0, 5000), (1, 1)]
-    assert sizes(split([one(1), one(1, 1), one(50, 2), one(50, 3)], 6, None)) == [
+    assert sizes(pieces([(0, 10000), (0, 1)], 3, None)) == [(0, 5000), (0, 5000), (1, 1)]
+    assert sizes(pieces([(0, 1), (0, 1), (0, 50), (0, 50)], 6, None)) == [
         (0, 1),
         (1, 1),
         (2, 25),
@@ -165,17 +184,17 @@ def test_large_partitions_are_split_and_small_ones_are_not():
 
 
 def test_no_piece_has_more_records_than_allowed():
-    assert sizes(split([one(50), one(10, 1)], None, 20)) == [(0, 16), (0, 17), (0, 17), (1, 10)]
+    assert sizes(pieces([(0, 50), (0, 10)], None, 20)) == [(0, 16), (0, 17), (0, 17), (1, 10)]
 
 
 def test_too_few_pieces_after_the_limit_of_records_are_split_again():
-    pieces = split([one(40)], 8, 20)
-    assert sizes(pieces) == [(0, 5)] * 8
-    assert [piece.start for piece in pieces] == list(range(0, 40, 5))
+    found = pieces([(0, 40)], 8, 20)
+    assert sizes(found) == [(0, 5)] * 8
+    assert [start for _, start, _ in found] == list(range(0, 40, 5))
 
 
 def test_pieces_cover_what_was_asked_for_without_overlap():
-    pieces = split([one(1000, start=17), one(3, 1, start=5)], 13, 99)
-    assert pieces[0].start == 17 and pieces[-1].end == 8
-    for before, after in itertools.pairwise(pieces[:-1]):
-        assert before.end == after.start
+    found = pieces([(17, 1017), (5, 8)], 13, 99)
+    assert found[0][1] == 17 and found[-1][2] == 8
+    for before, after in itertools.pairwise(found[:-1]):
+        assert before[2] == after[1]

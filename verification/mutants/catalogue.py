@@ -1291,6 +1291,14 @@ MUTANTS = (
     ),
     Mutant(
         "reading",
+        "a committed scan reads what is not decided yet",
+        "log/reading/scan.py",
+        "self.snapshot.offset_bounds(self.selection.isolation)",
+        "self.snapshot.offset_bounds()",
+        "tests/log/test_scanned_ranges.py::test_a_scan_is_clipped_where_it_meets_the_snapshot",
+    ),
+    Mutant(
+        "reading",
         "a condition on times ends with the first file that can have such a record",
         "log/reading/pruning.py",
         "early[-1]",
@@ -1349,7 +1357,7 @@ MUTANTS = (
         "tables",
         "an archive forgets a record that its topic has",
         "lake/plan.py",
-        "[*erased, _still_there(snapshot, file, ends)]",
+        "[*erased, _still_there(topic, file, ends)]",
         "[*erased]",
         "tests/maintenance/test_table.py::test_an_archive_does_not_forget_what_its_topic_has",
     ),

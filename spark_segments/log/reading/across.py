@@ -10,7 +10,7 @@ reads of the topic. Keys are equal if 128 bits of their hash are equal, as in th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from spark_segments.execution import in_bins
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.reading.clip import Offsets, borders
 from spark_segments.log.reading.latest import MAP_BYTES, Compared, LatestPart, filtered, read_latest
 from spark_segments.log.reading.plan import Selection
 from spark_segments.storage import Storage
@@ -47,14 +48,12 @@ ViewPart = LatestPart | AcrossPart
 
 def view_parts(
     snapshot: Snapshot,
-    offsets: Mapping[int, tuple[int, int]],
+    offsets: Offsets,
     selection: Selection,
     max_partition_bytes: int | None = None,
-    pieces: Iterable[Mapping[int, tuple[int, int]]] | None = None,
 ) -> Iterator[ViewPart]:
     """As `latest_parts`; where keys may have records in several partitions, as parts across them."""
-    given = None if pieces is None else list(pieces)
-    parts = LatestPart.planned(snapshot, offsets, selection, max_partition_bytes, given)
+    parts = LatestPart.planned(snapshot, offsets, selection, max_partition_bytes)
     eras = Eras.of(snapshot)
     if eras is None:
         return parts
@@ -65,9 +64,8 @@ def view_parts(
     size_bytes = sum(part.cost_bytes for part in rivals)
     if max_partition_bytes is not None:
         size_bytes = max(max_partition_bytes, -(-size_bytes // MOST_PARTS))
-    if given is not None and len(given) > 1:
+    if any(borders(ranges) for ranges in offsets.values()):  # a caller says where the view is cut
         size_bytes = 0
-
     together = in_bins(parts, lambda part: part.cost_bytes, lambda _, total, part: total + part.cost_bytes > size_bytes)
     return (AcrossPart(tuple(some), rivals, eras) for some in together)
 

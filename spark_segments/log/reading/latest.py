@@ -12,18 +12,19 @@ wanted.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Generic
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.config.values import LONG_MAX
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.reading.plan import AnyWork, Part, Selection, pack
+from spark_segments.log.reading.clip import OffsetRanges, Offsets, within
+from spark_segments.log.reading.plan import AnyWork, Part, Selection, pack, runs_of
 from spark_segments.log.reading.read import read_part
 from spark_segments.storage import Storage
 
@@ -79,44 +80,43 @@ class LatestPart(Compared[Part]):
 
     @staticmethod
     def planned(
-        snapshot: Snapshot,
-        offsets: Mapping[int, tuple[int, int]],
-        selection: Selection,
-        max_partition_bytes: int | None = None,
-        pieces: Iterable[Mapping[int, tuple[int, int]]] | None = None,
+        snapshot: Snapshot, offsets: Offsets, selection: Selection, max_partition_bytes: int | None = None
     ) -> Iterator[LatestPart]:
-        """The parts of the view of `offsets` ({partition: (start, end exclusive)}), by partition and offset.
+        """The parts of the view of `offsets`, which a `Scan` has clipped to the snapshot, by partition and offset.
 
-        They are of about `max_partition_bytes`; None: one for each partition. `pieces`, as offsets, are together the
-        offsets, and no part has some of two.
+        They are of about `max_partition_bytes`; None: as large as they come. No part has offsets of two ranges that
+        meet.
 
         Every part reads the keys of its partition's head. So a part has at least as many bytes as the head, unless its
-        piece is smaller.
+        ranges are smaller.
         """
-        first_dirty = dict(zip(*(snapshot.partitions.column(name).to_pylist() for name in _DIRTY), strict=True))
-        dirty = {number: (max(start, first_dirty[number]), end) for number, (start, end) in offsets.items()}
-        heads: dict[int, list[Part]] = {}
-        for head in Part.planned(snapshot, dirty, replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY)):
-            heads.setdefault(head.partition, []).append(head)
-
+        heads = _heads(snapshot, offsets, selection)
+        by_size: dict[int | None, dict[int, OffsetRanges]] = {}
+        for number, ranges in offsets.items():
+            size_bytes = max_partition_bytes
+            if size_bytes is not None:
+                size_bytes = max(size_bytes, sum(head.size_bytes for head in heads.get(number, ())))
+            by_size.setdefault(size_bytes, {})[number] = ranges
         latest = []
-        for piece in [offsets] if pieces is None else pieces:
-            by_size: dict[int | None, dict[int, tuple[int, int]]] = {}
-            for number, bounds in piece.items():
-                size_bytes = max_partition_bytes
-                if size_bytes is not None:
-                    size_bytes = max(size_bytes, sum(head.size_bytes for head in heads.get(number, ())))
-                by_size.setdefault(size_bytes, {})[number] = bounds
-            for size_bytes, wanted in by_size.items():
-                planned = Part.planned(snapshot, wanted, selection, size_bytes)
-                for number, parts in groupby(planned, lambda part: part.partition):
-                    for packed in pack(parts, _ALL_BYTES if size_bytes is None else size_bytes):
-                        # Only later records supersede a record.
-                        after = tuple(
-                            head for head in heads.get(number, ()) if head.end_offset > packed[0].start_offset
-                        )
-                        latest.append(LatestPart(tuple(packed), after))
+        for size_bytes, alike in by_size.items():
+            for run in runs_of(Part.planned(snapshot, alike, selection, size_bytes), alike):
+                for parts in pack(run, _ALL_BYTES if size_bytes is None else size_bytes):
+                    # Only later records supersede a record.
+                    first, head = parts[0], heads.get(parts[0].partition, ())
+                    after = tuple(part for part in head if part.end_offset > first.start_offset)
+                    latest.append(LatestPart(tuple(parts), after))
         return iter(sorted(latest, key=lambda part: (part.partition, part.parts[0].start_offset)))
+
+
+def _heads(snapshot: Snapshot, offsets: Offsets, selection: Selection) -> dict[int, list[Part]]:
+    """{partition: the parts of its dirty head, by offset}: what of `offsets` was not cleaned, with keys alone."""
+    first_dirty = dict(zip(*(snapshot.partitions.column(name).to_pylist() for name in _DIRTY), strict=True))
+    dirty = {number: within(ranges, first_dirty[number], LONG_MAX) for number, ranges in offsets.items()}
+    keys = replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY)
+    heads: dict[int, list[Part]] = {}
+    for part in Part.planned(snapshot, dirty, keys):
+        heads.setdefault(part.partition, []).append(part)
+    return heads
 
 
 def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTES) -> Iterator[pa.RecordBatch]:

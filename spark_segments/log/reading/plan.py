@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
 from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.reading.clip import OffsetRanges, Offsets, borders
 from spark_segments.log.reading.isolation import TransactionIndex, transaction_indexes
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
 
@@ -132,66 +133,68 @@ class Part:
 
     @staticmethod
     def planned(
-        snapshot: Snapshot,
-        offsets: Mapping[int, tuple[int, int]],
-        selection: Selection,
-        max_partition_bytes: int | None = None,
+        snapshot: Snapshot, offsets: Offsets, selection: Selection, max_partition_bytes: int | None = None
     ) -> Iterator[Part]:
-        """The parts that hold `offsets` ({partition: (start, end exclusive)}), by partition and offset.
+        """The parts that hold `offsets`, which a `Scan` has clipped to the snapshot, by partition and offset.
 
-        Offsets are clipped to the log; with read_committed, also to below the last stable offset. A segment larger than
-        `max_partition_bytes` gives several parts of about that size. A view leaves out aborted data at either
-        isolation.
+        A segment larger than `max_partition_bytes` gives several parts of about that size. A view leaves out aborted
+        data at either isolation.
 
         Parts are made one by one: a read of a million segments begins at once, in little memory. The rows are read in
         this call, so that no vacuum can delete them before a part is made.
         """
-        without_aborted = selection.isolation == READ_COMMITTED or selection.view is not None
-        # What is asked for was true of an earlier version, and retention has moved the log start since:
-        #
-        #   |start--------------------end|
-        #            |log start=================log end|      from the log start on
-        #                         |start--------------------end|
-        #            |log start====last stable|=log end|      read_committed: up to the last stable offset
-        #
-        # Without the second clip a committed read would return data of a transaction that is aborted later, and a
-        # reader that goes on behind it would never look there again.
-        bounds = snapshot.offset_bounds(selection.isolation)
-        wanted = {
-            number: (max(start, bounds[number][0]), min(end, bounds[number][1]))
-            for number, (start, end) in sorted(offsets.items())
-        }
-        narrowed = snapshot.narrowed([number for number, (start, end) in wanted.items() if start < end])
+        filled = {}
+        for number, ranges in sorted(offsets.items()):
+            filled[number] = tuple((start, end) for start, end in ranges if start < end)
+        narrowed = snapshot.narrowed([number for number, ranges in filled.items() if ranges])
         _ = narrowed.live
+        planner = _Planner(narrowed, selection, max_partition_bytes)
+        return chain.from_iterable(planner.parts(number, ranges) for number, ranges in filled.items() if ranges)
 
-        def parts() -> Iterator[Part]:
-            for partition, (start, end) in wanted.items():
-                if start >= end:
-                    continue
-                live = narrowed.live_table(partition)
-                transactions = transaction_indexes(live, snapshot.stand_ins.aborted) if without_aborted else []
-                segments = _overlapping(live, start, end)
-                if not transactions and selection.is_of_batches:
-                    segments = _joined(segments)
-                for segment in segments:
-                    # The marker of a transaction lies behind its data. So the index that lists data of this segment as
-                    # aborted is its own, or that of a later segment.
-                    first = bisect_left(transactions, segment.base_offset, key=lambda index: index.base_offset)
-                    whole = Part(
-                        snapshot.topic,
-                        segment,
-                        # A file can have more than its row says: batches that another row stands for, or that an
-                        # import has had before. Without both bounds these records would be read twice.
-                        max(start, segment.base_offset),
-                        min(end, segment.next_offset),
-                        segment.byte_position,
-                        segment.end_position,
-                        selection,
-                        transactions=tuple(transactions[first:]),
-                    )
-                    yield from cut(whole, max_partition_bytes, snapshot.stand_ins.offset_indexes)
 
-        return parts()
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Cuts ranges of offsets by the segments that hold them, and by `max_bytes`."""
+
+    snapshot: Snapshot
+    selection: Selection
+    max_bytes: int | None
+
+    def parts(self, partition: int, ranges: OffsetRanges) -> Iterator[Part]:
+        """The parts of a partition, made one by one. The ranges lie in the log, and none is empty."""
+        selection = self.selection
+        live = self.snapshot.live_table(partition)
+        transactions = self._transactions(live)
+        for start, end in ranges:
+            segments = _overlapping(live, start, end)
+            if not transactions and selection.is_of_batches:
+                segments = _joined(segments)
+            for segment in segments:
+                # The marker of a transaction lies behind its data. So the index that lists data of this segment as
+                # aborted is its own, or that of a later segment.
+                first = bisect_left(transactions, segment.base_offset, key=lambda index: index.base_offset)
+                whole = Part(
+                    self.snapshot.topic,
+                    segment,
+                    # A file can have more than its row says: batches that another row stands for, or that an import has
+                    # had before. Without both bounds these records would be read twice.
+                    #
+                    #             |start-------------------end|
+                    #   ...==segment==|==segment==|==segment==...
+                    #             |part|   part   | part |
+                    max(start, segment.base_offset),
+                    min(end, segment.next_offset),
+                    segment.byte_position,
+                    segment.end_position,
+                    selection,
+                    transactions=tuple(transactions[first:]),
+                )
+                yield from cut(whole, self.max_bytes, self.snapshot.stand_ins.offset_indexes)
+
+    def _transactions(self, live: pa.Table) -> list[TransactionIndex]:
+        if self.selection.isolation != READ_COMMITTED and self.selection.view is None:
+            return []
+        return transaction_indexes(live, self.snapshot.stand_ins.aborted)
 
 
 class ScanPart(Protocol):
@@ -260,6 +263,13 @@ def pack(
 
     tasks = list(in_bins(everything, lambda part: np.array([part.cost_bytes, part.offsets]), begins))
     return _halved(tasks, min_tasks)
+
+
+def runs_of(parts: Iterable[Part], offsets: Offsets) -> Iterator[list[Part]]:
+    """Neighbouring parts of a partition, as long as none begins where two of its ranges in `offsets` meet."""
+    cuts = {number: borders(ranges) for number, ranges in offsets.items()}
+    runs = groupby(parts, lambda part: (part.partition, bisect_right(cuts[part.partition], part.start_offset)))
+    return (list(run) for _, run in runs)
 
 
 def _halved(tasks: list[list[AnyWork]], least: int) -> list[list[AnyWork]]:

@@ -6,7 +6,8 @@ expression Arrow does not understand can be true. So each end of the range is fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ from spark_segments.format.decoding.fields import FIRST_MS, LAST_MS
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.reading.clip import Offsets, within
 from spark_segments.log.reading.times import offsets_before_time
 from spark_segments.storage import Storage
 
@@ -43,65 +45,85 @@ def columns_of_condition(condition: pc.Expression, schema: pa.Schema) -> frozens
 def offsets_of_condition(
     storage: Storage,
     snapshot: Snapshot,
-    offsets: Mapping[int, tuple[int, int]],
+    offsets: Offsets,
     condition: pc.Expression,
     schema: pa.Schema,
     *,
     is_view: bool,
-) -> dict[int, tuple[int, int]]:
-    """{partition: (start, end exclusive)}: the part of these offsets with all records for which the condition holds.
+) -> Offsets:
+    """The part of these offsets with all records for which the condition holds.
 
     The end of a view is not moved: the newest record of a key below an end is not the newest of the topic. Where keys
     may have records in several partitions, no offset is left out: any of them may have the newest record.
     """
     if is_view and Eras.of(snapshot) is not None:
-        return dict(offsets)
-    schema = pa.schema([*schema, *(field for field in RECORD_SCHEMA if field.name not in schema.names)])
-
-    def can_hold(guarantee: pc.Expression) -> bool:
-        fragment = _FORMAT.make_fragment("", _FILES, partition_expression=guarantee)
-        dataset = ds.FileSystemDataset([fragment], schema, _FORMAT, _FILES)
-        return next(iter(dataset.get_fragments(filter=condition)), None) is not None
-
-    def value(name: str, number: int) -> pa.Scalar:
-        return pa.scalar(number, RECORD_SCHEMA.field(name).type)
-
-    def none_below(name: str, number: int) -> bool:
-        return not can_hold(pc.field(name) < value(name, number))
-
-    def none_from(name: str, number: int) -> bool:
-        return not can_hold(pc.field(name) >= value(name, number))
-
-    ranges = {
-        number: bounds
-        for number, bounds in offsets.items()
-        if can_hold(pc.field("partition") == value("partition", number))
-    }
-    if not ranges:
+        return offsets
+    rule = _Condition(
+        condition, pa.schema([*schema, *(field for field in RECORD_SCHEMA if field.name not in schema.names)])
+    )
+    offsets = {number: ranges for number, ranges in offsets.items() if ranges and rule.can_hold_in(number)}
+    if not offsets:
         return {}
-    least, most = min(start for start, _ in ranges.values()), max(end for _, end in ranges.values())
-    first = _last_where(partial(none_below, "offset"), least, most)
-    end = most if is_view else _first_where(partial(none_from, "offset"), first, most)
-    ranges = {number: (max(start, first), min(stop, end)) for number, (start, stop) in ranges.items()}
-    if can_hold(pc.field("timestamp") < value("timestamp", _EARLIEST_US + 1)) and (
-        is_view or can_hold(pc.field("timestamp") >= value("timestamp", _LATEST_US))
-    ):
-        return ranges  # of any time
-    snapshot = snapshot.narrowed(ranges)
+    least = min(ranges[0][0] for ranges in offsets.values())
+    most = max(ranges[-1][1] for ranges in offsets.values())
+    first = _last_where(partial(rule.none_below, "offset"), least, most)
+    end = most if is_view else _first_where(partial(rule.none_from, "offset"), first, most)
+    offsets = {number: within(ranges, first, end) for number, ranges in offsets.items()}
+    if rule.holds_before_all_times() and (is_view or rule.holds_after_all_times()):
+        return offsets  # of any time
+    return _of_times(storage, snapshot.narrowed(offsets), offsets, rule, is_view=is_view)
+
+
+def _of_times(storage: Storage, snapshot: Snapshot, offsets: Offsets, rule: _Condition, *, is_view: bool) -> Offsets:
+    """The offsets without some whose records are all too early or too late for the condition."""
     rows = snapshot.live
     if not rows.num_rows:
-        return ranges
+        return offsets
     least_us = max(pc.min(_least_ms(rows)).as_py(), FIRST_MS) * 1000
     most_us = min(pc.max(rows.column("max_timestamp_ms")).as_py() + 1, LAST_MS) * 1000
-    earliest_us = _last_where(partial(none_below, "timestamp"), least_us, most_us)
+    earliest_us = _last_where(partial(rule.none_below, "timestamp"), least_us, most_us)
     if earliest_us > least_us:
         # A record has whole ms. Rounded up: a record of any ms before that is earlier than the time.
-        ranges = offsets_before_time(storage, snapshot, ranges, -(-earliest_us // 1000))
-    latest_us = most_us if is_view else _first_where(partial(none_from, "timestamp"), earliest_us, most_us)
+        offsets = offsets_before_time(storage, snapshot, offsets, -(-earliest_us // 1000))
+    latest_us = most_us if is_view else _first_where(partial(rule.none_from, "timestamp"), earliest_us, most_us)
     if latest_us < most_us:
-        ends = {number: _end_of_time(snapshot.live_table(number), latest_us) for number in ranges}
-        ranges = {number: (start, min(end, ends[number])) for number, (start, end) in ranges.items()}
-    return ranges
+        ends = {number: _end_of_time(snapshot.live_table(number), latest_us) for number in offsets}
+        offsets = {number: within(ranges, 0, ends[number]) for number, ranges in offsets.items()}
+    return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A condition over columns of a schema, and what Arrow says of where it can hold."""
+
+    expression: pc.Expression
+    schema: pa.Schema
+
+    def can_hold(self, guarantee: pc.Expression) -> bool:
+        fragment = _FORMAT.make_fragment("", _FILES, partition_expression=guarantee)
+        dataset = ds.FileSystemDataset([fragment], self.schema, _FORMAT, _FILES)
+        return next(iter(dataset.get_fragments(filter=self.expression)), None) is not None
+
+    def can_hold_in(self, partition: int) -> bool:
+        return self.can_hold(pc.field("partition") == _value("partition", partition))
+
+    def none_below(self, name: str, number: int) -> bool:
+        """Whether no record with a smaller number in this column meets the condition."""
+        return not self.can_hold(pc.field(name) < _value(name, number))
+
+    def none_from(self, name: str, number: int) -> bool:
+        """Whether no record with this number in the column, or a larger one, meets the condition."""
+        return not self.can_hold(pc.field(name) >= _value(name, number))
+
+    def holds_before_all_times(self) -> bool:
+        return not self.none_below("timestamp", _EARLIEST_US + 1)
+
+    def holds_after_all_times(self) -> bool:
+        return not self.none_from("timestamp", _LATEST_US)
+
+
+def _value(name: str, number: int) -> pa.Scalar:
+    return pa.scalar(number, RECORD_SCHEMA.field(name).type)
 
 
 def _least_ms(live: pa.Table) -> pa.ChunkedArray:

@@ -35,9 +35,8 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     Raises CorruptBatchError for damaged bytes, and for an .index whose entries would pass records over.
     """
     segment, selection = part.segment, part.selection
-    start_offset, end_offset = max(part.start_offset, segment.base_offset), min(part.end_offset, segment.next_offset)
-    if start_offset >= end_offset:
-        return
+    start_offset, end_offset = part.start_offset, part.end_offset
+    assert segment.base_offset <= start_offset < end_offset <= segment.next_offset, "a part lies in its segment"
     if part.is_known:
         names, partition = selection.columns, segment.partition
         yield from batches_of_offsets(start_offset, end_offset, topic=part.topic, partition=partition, columns=names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.reading.clip import OffsetRanges, Offsets, clipped
 from spark_segments.log.reading.plan import EVERYTHING, Part, ScanPart, Selection
 from spark_segments.log.reading.read import Indexes, pieces_of, read_part
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from spark_segments.log.typed import Columns, Decoders
 
-Offsets = Mapping[int, tuple[int, int]]
 Bounds = tuple[int | None, int | None]
 """(start, end exclusive) of a partition, None where there is no bound."""
 Decoded = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -39,9 +38,10 @@ Decoded = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Scan(Prints):
-    """The records at `offsets` of a snapshot ({partition: (start, end exclusive)}), by partition and offset.
+    """The records at `offsets` of a snapshot ({partition: ranges of (start, end exclusive)}), by partition and offset.
 
-    Offsets are clipped to the log. `decoders` decode keys and values. Nothing is read before a batch is wanted.
+    Offsets are clipped to the log here: whatever reads a part of the scan trusts them. `decoders` decode keys and
+    values. Nothing is read before a batch is wanted.
     """
 
     storage: Storage
@@ -51,6 +51,8 @@ class Scan(Prints):
     decoders: Decoders | None = None
 
     def __post_init__(self) -> None:
+        bounds = self.snapshot.offset_bounds(self.selection.isolation)
+        object.__setattr__(self, "offsets", clipped(self.offsets, bounds))
         if self.decoders and self.selection.include_control:
             raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
         if (
@@ -77,18 +79,16 @@ class Scan(Prints):
         """
         log_bounds = snapshot.offset_bounds()
         everywhere = (None, None) if offsets is None else offsets
-        given = everywhere if isinstance(everywhere, Mapping) else dict.fromkeys(log_bounds, everywhere)
-        for number in {*given, *(() if partition is None else (partition,))} - log_bounds.keys():
+        by_partition = everywhere if isinstance(everywhere, Mapping) else dict.fromkeys(log_bounds, everywhere)
+        for number in {*by_partition, *(() if partition is None else (partition,))} - log_bounds.keys():
             snapshot.check_partition(number)
-        chosen = {
-            number: (
-                log_bounds[number][0] if first is None else first,
-                log_bounds[number][1] if last is None else last,
-            )
-            for number, (first, last) in ((number, _checked(bounds)) for number, bounds in given.items())
-            if partition is None or number == partition
-        }
-        return cls(storage, snapshot, chosen, selection, decoders)
+        ranges: dict[int, OffsetRanges] = {}
+        for number, bounds in by_partition.items():
+            start, end = _checked(bounds)
+            log_start, log_end = log_bounds[number]
+            if partition is None or number == partition:
+                ranges[number] = ((log_start if start is None else start, log_end if end is None else end),)
+        return cls(storage, snapshot, ranges, selection, decoders)
 
     @property
     def schema(self) -> pa.Schema:
@@ -122,24 +122,19 @@ class Scan(Prints):
 
         return columns_of_condition(condition, self.schema)
 
-    def parts(self, max_bytes: int | None = None, pieces: Iterable[Offsets] | None = None) -> Iterator[ScanPart]:
+    def parts(self, max_bytes: int | None = None) -> Iterator[ScanPart]:
         """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).
 
-        A part can be pickled, and `read` reads it wherever the files can be reached. `pieces`: ranges of offsets that
-        together are the scan's; no part crosses from one piece to another. The call plans at once; parts of a large log
-        are made one by one.
+        A part can be pickled, and `read` reads it wherever the files can be reached. No part crosses from one range to
+        another that begins where it ends. The call plans at once; parts of a large log are made one by one.
         """
         typed = self.columns
         selection = self.selection if typed is None else replace(self.selection, columns=tuple(typed.wanted))
         if selection.view is not None:
             from spark_segments.log.reading.across import view_parts
 
-            return view_parts(self.snapshot, self.offsets, selection, max_bytes, pieces)
-        planned = [
-            Part.planned(self.snapshot, piece, selection, max_bytes)
-            for piece in ([self.offsets] if pieces is None else pieces)
-        ]
-        return chain.from_iterable(planned)
+            return view_parts(self.snapshot, self.offsets, selection, max_bytes)
+        return Part.planned(self.snapshot, self.offsets, selection, max_bytes)
 
     def batches(self, threads: int | None = None) -> Iterator[pa.RecordBatch]:
         """The records in batches of a few MiB.
@@ -203,9 +198,9 @@ class Scan(Prints):
         said |= {"view": chosen.view} if chosen.view is not None else {}
         facts = said | {"isolation": chosen.isolation, "columns": ", ".join(self.schema.names)}
         rows = [
-            [number, max(start, first), min(end, last), Bytes(_file_bytes(self.snapshot, number, start, end))]
-            for number, (first, last) in sorted(self.snapshot.offset_bounds(chosen.isolation).items())
-            for start, end in ([self.offsets[number]] if number in self.offsets else [])
+            [number, start, end, Bytes(_file_bytes(self.snapshot, number, start, end))]
+            for number, ranges in sorted(self.offsets.items())
+            for start, end in ranges
         ]
         return Printed("Scan", facts, ("partition", "start", "end", "bytes"), rows)
 

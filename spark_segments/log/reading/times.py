@@ -17,6 +17,7 @@ from spark_segments.config.values import LONG_MAX
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.reading.clip import OffsetRanges, Offsets, within
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.storage import Storage
 
@@ -42,17 +43,19 @@ def offsets_for_times(
 
 
 def offsets_before_time(
-    storage: Storage, snapshot: Snapshot, ranges: Mapping[int, tuple[int, int]], target_ms: int
-) -> dict[int, tuple[int, int]]:
+    storage: Storage, snapshot: Snapshot, offsets: Offsets, target_ms: int
+) -> dict[int, OffsetRanges]:
     """These offsets of partitions, without some whose records are all older than the time: what manifest and indexes
     know, for no log is read. A partition without a record that is as young is left out.
     """
-    found = {}
-    for partition, (start, end) in ranges.items():
-        candidates = _candidates(snapshot, partition, start, target_ms)
+    younger = {}
+    for partition, ranges in offsets.items():
+        assert ranges, "a partition without ranges is left out before"
+        candidates = _candidates(snapshot, partition, ranges[0][0], target_ms)
         for segment in Segment.of_table(candidates.slice(0, 1)):
-            found[partition] = (max(start, SegmentFile(storage, segment).offset_before_time(target_ms)), end)
-    return found
+            first = SegmentFile(storage, segment).offset_before_time(target_ms)
+            younger[partition] = within(ranges, first, LONG_MAX)
+    return younger
 
 
 def _candidates(snapshot: Snapshot, partition: int, start: int, target_ms: int) -> pa.Table:

@@ -6,7 +6,7 @@ superseded itself; without the tombstone, the view latest would have the value o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,8 +17,8 @@ from spark_segments.execution import run_tasks
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.reading.plan import Part, Selection
-from spark_segments.log.reading.scan import Offsets, Scan
+from spark_segments.log.reading.plan import Part, ScanPart, Selection
+from spark_segments.log.reading.scan import Scan
 from spark_segments.maintenance.job import Job
 from spark_segments.storage import Storage
 
@@ -42,7 +42,7 @@ def held_keys(job: Job, snapshot: Snapshot, partitions: Collection[int]) -> pa.A
     if eras is None or not eras.ends:
         return nothing
     due = _due_tombstones(snapshot, partitions, eras.ends[0], job.now_ms)
-    parts = list(Part.planned(snapshot, due, _READ, Part.DEFAULT_BYTES))
+    parts = _parts(job.storage, snapshot, due)
     tombstones = _once(run_tasks(partial(_tombstones, job.storage), parts, job.spark))
     keys = tombstones.column("key").unique()
     if len(keys) > MOST_KEYS:
@@ -50,14 +50,20 @@ def held_keys(job: Job, snapshot: Snapshot, partitions: Collection[int]) -> pa.A
     if not len(keys):
         return nothing
     earlier = {number: (0, end) for number, end in enumerate(eras.ends[-1])}
-    parts = list(Part.planned(snapshot, earlier, _READ, Part.DEFAULT_BYTES))
+    parts = _parts(job.storage, snapshot, earlier)
     values = _once(run_tasks(partial(_values, job.storage, keys), parts, job.spark))
     both = values.join(tombstones, "key", right_suffix="_of_tombstone", join_type="inner")
     elsewhere = pc.not_equal(both.column("partition"), both.column("partition_of_tombstone"))
     return both.filter(elsewhere).column("key").unique()
 
 
-def _due_tombstones(snapshot: Snapshot, partitions: Collection[int], first: Sequence[int], now_ms: int) -> Offsets:
+def _parts(storage: Storage, snapshot: Snapshot, offsets: Mapping[int, tuple[int, int]]) -> list[ScanPart]:
+    return list(Scan.of(storage, snapshot, offsets=offsets, selection=_READ).parts(Part.DEFAULT_BYTES))
+
+
+def _due_tombstones(
+    snapshot: Snapshot, partitions: Collection[int], first: Sequence[int], now_ms: int
+) -> dict[int, tuple[int, int]]:
     """Offsets that have all tombstones which cleaning may drop, and which came after partitions were first added."""
     due = {}
     for number in partitions:
@@ -71,12 +77,12 @@ def _due_tombstones(snapshot: Snapshot, partitions: Collection[int], first: Sequ
     return due
 
 
-def _tombstones(storage: Storage, part: Part) -> pa.Table:
+def _tombstones(storage: Storage, part: ScanPart) -> pa.Table:
     """Task function: the keys of a part that have a tombstone, each with its partition."""
     return _keys(storage, part, lambda batch: pc.and_(batch.column("value").is_null(), batch.column("key").is_valid()))
 
 
-def _values(storage: Storage, keys: pa.Array, part: Part) -> pa.Table:
+def _values(storage: Storage, keys: pa.Array, part: ScanPart) -> pa.Table:
     """Task function: the keys among `keys` that have a value in a part, each with its partition."""
     known = LatestKeys.of(keys)
     return _keys(
@@ -86,7 +92,7 @@ def _values(storage: Storage, keys: pa.Array, part: Part) -> pa.Table:
     )
 
 
-def _keys(storage: Storage, part: Part, wanted: Callable[[pa.RecordBatch], pa.Array]) -> pa.Table:
+def _keys(storage: Storage, part: ScanPart, wanted: Callable[[pa.RecordBatch], pa.Array]) -> pa.Table:
     return _once(
         [pa.Table.from_batches([batch.select(_KEY).filter(wanted(batch))]) for batch in Scan.read(storage, [part])]
     )

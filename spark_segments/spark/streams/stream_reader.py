@@ -6,7 +6,7 @@ must outlive that process is in the offsets that Spark writes to the query's che
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.positions import PartitionState, Position
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.spark.offsets import OffsetRange, subscribed_partitions
+from spark_segments.spark.offsets import subscribed_partitions
 from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import ReadOptions, StreamOptions
 from spark_segments.spark.reader import RangesPartition, Reader
@@ -191,9 +191,10 @@ class StreamReader(DataSourceStreamReader):
         ranges = self._ranges(begins, positions, states, is_first=is_first)
         if not ranges:
             return []
-        readers = self._readers_of({wanted.topic for wanted in ranges})
+        readers = self._readers_of(ranges.keys())
         reader = Reader(self._options.read, self._snapshots, self._schema, readers)
-        return [StreamPartition(task, readers) for task in reader.tasks_of(ranges)]
+        scans = [reader.scan(topic, offsets) for topic, offsets in ranges.items()]
+        return [StreamPartition(task, readers) for task in reader.tasks_of(scans)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
@@ -225,8 +226,9 @@ class StreamReader(DataSourceStreamReader):
         states: Mapping[TopicPartition, PartitionState],
         *,
         is_first: bool,
-    ) -> list[OffsetRange]:
-        ranges = []
+    ) -> dict[str, dict[int, tuple[int, int]]]:
+        """{topic: {partition: (start, end exclusive)}}: the offsets of a batch."""
+        ranges: dict[str, dict[int, tuple[int, int]]] = {}
         for place, position in sorted(end.items()):
             state = states.get(place)
             if state is None:
@@ -252,7 +254,8 @@ class StreamReader(DataSourceStreamReader):
             first = next_offset(place, begin, state, self._data_loss)
             if first < stop:
                 self._data_loss.passed_holes(place, first, stop, state)
-                ranges.append(OffsetRange(*place, first, stop))
+                topic, number = place
+                ranges.setdefault(topic, {})[number] = first, stop
         return ranges
 
     def _begins(
@@ -265,7 +268,7 @@ class StreamReader(DataSourceStreamReader):
                 self._data_loss.gone(key)
         return begins
 
-    def _readers_of(self, topics: set[str]) -> dict[str, Decoders]:
+    def _readers_of(self, topics: Set[str]) -> dict[str, Decoders]:
         """The decoders of these topics' keys and values; none where neither has a format."""
         formats = self._options.read.formats
         if not formats:

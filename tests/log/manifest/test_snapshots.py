@@ -101,7 +101,7 @@ def test_a_read_of_a_partition_takes_the_rows_of_that_partition_alone(many_files
     snapshot = many_files.snapshot()
     forget_rows()
     files.calls.clear()
-    assert [one.segment for one in Part.planned(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
+    assert [one.segment for one in Part.planned(snapshot, {2: ((500, 530),)}, EVERYTHING)] == ROWS[250:253]
     assert len(reads(files)) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_snapshot_that_has_its_rows_reads_none_of_them_again(many_files, files
     assert snapshot.live.num_rows == len(ROWS)
     forget_rows()
     files.calls.clear()
-    assert [one.segment for one in Part.planned(snapshot, {2: (500, 530)}, EVERYTHING)] == ROWS[250:253]
+    assert [one.segment for one in Part.planned(snapshot, {2: ((500, 530),)}, EVERYTHING)] == ROWS[250:253]
     assert snapshot.narrowed({2}) is snapshot
     assert reads(files) == []
 

@@ -153,9 +153,10 @@ def look_ups() -> Run:
             SegmentFile(storage, changed).seek_time(1000 * start)
             return
         SegmentFile(storage, changed).locate(start)
-        part = Part("orders", changed, start, start + size, 0, changed.end_position, Selection(("offset",)))
+        end = min(start + size, row.next_offset)
+        part = Part("orders", changed, start, end, 0, changed.end_position, Selection(("offset",)))
         found = [offset for batch in read_part(storage, part) for offset in batch.column(0).to_pylist()]
-        assert found == list(range(start, min(start + size, row.next_offset))), f"read from {start}: {found[:3]}…"
+        assert found == list(range(start, end)), f"read from {start}: {found[:3]}…"
 
     return run
 
