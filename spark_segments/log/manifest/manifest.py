@@ -212,7 +212,7 @@ class Manifest:
             return change
 
         try:
-            self._done(Committing(self.log, plan, deleted=True, missing=True).run())
+            self._done(Committing(self.log, plan, deleted=True, missing=True).commit())
         except (LogDirError, StorageError, UnknownTopicError) as error:
             if self.log.deleted_by_force_ms() is None:
                 raise
@@ -283,7 +283,7 @@ class Manifest:
         store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
         state = state or self.state(deleted=True)
-        return self._done(Committing(self.log, plan, txn, deleted=deleted).run(state))
+        return self._done(Committing(self.log, plan, txn, deleted=deleted).commit(state))
 
     def _done(self, done: Commit) -> Commit:
         if done.change is not None:

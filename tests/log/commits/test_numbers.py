@@ -145,7 +145,7 @@ def test_a_process_that_stands_still_before_it_makes_a_topic_finds_that_others_m
         raise TopicExistsError("It is there")
 
     with pytest.raises(TopicExistsError, match="It is there"):
-        Committing(log.manifest("new").log, stalled, deleted=True, missing=True).run()
+        Committing(log.manifest("new").log, stalled, deleted=True, missing=True).commit()
     assert 0 not in open_log(files).topic("new").manifest.log.delta.log_files().commits
 
 
