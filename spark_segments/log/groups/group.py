@@ -1,14 +1,11 @@
 """A group: its positions, and commits that replace positions if they are still the ones that the reader began at.
 
-A commit is the file of the next number, created if there is none. The committer looks afterwards whether it stands: a
-number whose file is gone is free again, and no commit of the group. group_files.py has the files.
+A commit is the file of the next number, created if there is none: group_swap.py has its way there, group_files.py the
+files.
 """
 
 from __future__ import annotations
 
-import random
-import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,7 +18,6 @@ from spark_segments.errors import (
     OffsetOutOfRangeError,
     SegmentsError,
     StorageError,
-    UnknownOutcomeError,
 )
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group_files import (
@@ -31,21 +27,16 @@ from spark_segments.log.groups.group_files import (
     GroupRows,
     check_group_id,
     group_of,
-    is_damaged,
     offsets_of,
 )
+from spark_segments.log.groups.group_swap import GroupPlan, GroupSwap, newest_commit
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.positions import Loss, PartitionState, Position, TopicPartition
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import wall_ms
 from spark_segments.storage import FileInfo
-from spark_segments.storage.numbered_files import NumberedListing
 
-_TRIES = 30
-_LONGEST_PAUSE_SECONDS = 0.5
-
-GroupPlan = Callable[[GroupRows], GroupRows | None]
 CommittedOffsets = Mapping[str, Mapping[int, "int | Position"]]
 
 
@@ -185,7 +176,7 @@ class Group(Prints):
 
     def positions(self) -> Positions:
         """Its newest positions; none where it never committed, or was deleted. Raises StorageError."""
-        return Positions(self.id, self._newest())
+        return Positions(self.id, newest_commit(self._files()))
 
     def commit(self, positions: Positions, offsets: CommittedOffsets) -> Positions:
         """Moves positions to {topic: {partition: the next offset to be read}}, and returns all of them.
@@ -246,62 +237,17 @@ class Group(Prints):
         Raises StorageError where nothing was committed, CommitConflictError where other commits came first in every
         try, UnknownOutcomeError where the commit may have happened.
         """
-        files = self._files()
-        base = known.last if known is not None and known.number else None
-        least = 0 if known is None else known.number  # of a listing that is not stale
-        commit_id = uuid.uuid4().hex
-        sent: set[int] = set()  # numbers at which the commit may be, or may come to be
-        failure: Exception | None = None
-        for attempt in range(_TRIES + 1):
-            if attempt:
-                time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.02 * 2**attempt)))
-            try:
-                # Look first: a try whose reply was lost may stand by now, and a plan made on top of it would move the
-                # positions twice.
-                made = self._made(files, commit_id, sent)
-                if made is not None:
-                    return Positions(self.id, made)
-                if attempt == _TRIES:  # the last try was looked for, and did not happen
-                    break
-                base, begun = None, base or self._newest(skips_damage=skips_damage)
-                # A stale listing. A plan on it would ask for a number that is taken; a plan that has nothing to do
-                # would be believed.
-                if begun.number < least:
-                    continue
-                if check is not None:
-                    check(begun)
-                rows = plan(dict(begun.rows))
-                if rows is None:
-                    if not sent:
-                        return Positions(self.id, begun)
-                    continue  # a try may still happen, and what it would change is there as long as it may
-                least, made = begun.number, GroupCommit(begun.number + 1, commit_id, begun.commit_id, rows)
-                owner = begun.made_by if begun.rows else made_by
-                made = replace(made, lease=max(begun.lease, lease), made_by=owner if rows else "")
-                sent.add(made.number)
-                files.make(made)
-                if self._stands(files, made):
-                    return Positions(self.id, made)
-                # It will never stand. Kept in `sent`, it would make every later failure an unknown outcome.
-                sent.discard(made.number)
-                failure = FileExistsError(f"number {made.number} was given before")
-            except FileExistsError as error:
-                failure = error
-            except StorageError as error:
-                if not sent or not self._may_be_there(files, sent):
-                    raise
-                failure = error
-        if isinstance(failure, FileExistsError):
-            raise CommitConflictError(
-                f"Other commits to group {self.id} came first, {_TRIES} times",
-                path=files.location,
-                hint="Commit the positions again",
-            ) from failure
-        raise UnknownOutcomeError(
-            f"The positions of group {self.id} may have been committed, or not: {failure}",
-            path=files.location,
-            hint="Read the group's positions before going on",
-        ) from failure
+        swap = GroupSwap(
+            self._files(),
+            plan,
+            least=0 if known is None else known.number,
+            skips_damage=skips_damage,
+            check=check,
+            lease=lease,
+            made_by=made_by,
+        )
+        begun = known.last if known is not None and known.number else swap.newest()
+        return Positions(self.id, swap.run(begun, swap.plan(begun)))
 
     def left_behind(self) -> list[FileInfo]:
         """Files that nobody needs any more: old commits, and what a killed commit has staged. Of a group that was
@@ -340,75 +286,6 @@ class Group(Prints):
                 hint="Import it into a log directory, and read in a group there: segments import KAFKA_DIR LOG_DIR",
             )
         return GroupFiles(self.log.storage, self.id)
-
-    def _newest(self, *, skips_damage: bool = False) -> GroupCommit:
-        files = self._files()
-
-        def read(listing: NumberedListing) -> GroupCommit:
-            newest = listing.newest
-            if not newest and any(info.path.endswith(".parquet") for info in listing.others):
-                raise LogDirError(
-                    f"The positions of group {self.id} are kept as a table, which no release has done",
-                    path=files.location,
-                    hint="Delete the directory, then begin the group anew: segments groups reset",
-                )
-            try:
-                return files.read(newest) if newest else GroupCommit(0, "", "", {})
-            except StorageError as error:
-                if skips_damage and is_damaged(error):
-                    return GroupCommit(newest, "", "", {("", 0): Position(0)})
-                raise
-
-        return files.newest(read)
-
-    def _made(self, files: GroupFiles, commit_id: str, sent: set[int]) -> GroupCommit | None:
-        """The commit of this id, with the positions that it made: others may have moved them since. Numbers that are
-        another commit's leave `sent`.
-
-        Raises UnknownOutcomeError where later commits have taken the place of what would tell.
-        """
-        if not sent:
-            return None
-        newest = files.listing().newest
-        for number in sorted(sent):
-            try:
-                commit = files.read(number)
-            except FileNotFoundError:
-                if number > newest:  # it may still come
-                    continue
-                raise UnknownOutcomeError(
-                    f"The positions of group {self.id} may have been committed, or not: later commits have taken the "
-                    "place of what would tell",
-                    path=files.location,
-                    hint="Read the group's positions before going on",
-                ) from None
-            if commit.commit_id == commit_id and self._stands(files, commit):
-                return commit
-            sent.discard(number)
-        return None
-
-    def _may_be_there(self, files: GroupFiles, sent: Collection[int]) -> bool:
-        """Whether a commit that failed may have happened, or may yet: a local disk does nothing late."""
-        storage = self.log.storage
-        return not storage.is_local or any(storage.exists(files.path(number)) for number in sent)
-
-    def _stands(self, files: GroupFiles, made: GroupCommit) -> bool:
-        """Whether a file that was created is a commit, and its number not one whose file was gone."""
-        listing = files.listing()
-        if listing.newest > made.number:
-            try:
-                return files.read(made.number + 1).after == made.commit_id
-            except FileNotFoundError:
-                return False
-        before = made.number - 1
-        if before > 0 and before not in listing.numbers and not self.log.storage.exists(files.path(before)):
-            # Vacuum has taken a group that was deleted long ago, and nobody goes on from what it was.
-            self.log.storage.delete([files.path(made.number)])
-            return False
-        if made.number % GroupCommit.TRIM_EVERY == 0:
-            with suppress(SegmentsError):  # the positions stand without it, and a later commit tries again
-                self.log.storage.delete(info.path for info in files.expired(listing))
-        return True
 
     def _new_positions(self, offsets: CommittedOffsets, *, resets: bool) -> GroupRows:
         now_ms = wall_ms()

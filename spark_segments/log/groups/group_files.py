@@ -140,21 +140,21 @@ class GroupFiles(NumberedFiles):
 
     def __init__(self, storage: Storage, group: str) -> None:
         super().__init__(storage, directory_of(group))
-        self._group = group
+        self.group = group
 
     def make(self, commit: GroupCommit) -> None:
         """Makes a commit's file, as `create` does."""
-        self.create(commit.number, content_of(self._group, commit))
+        self.create(commit.number, content_of(self.group, commit))
 
     def read(self, number: int) -> GroupCommit:
         """A commit. FileNotFoundError where it is not there (any more), StorageError where its file is damaged."""
         path = self.path(number)
         data = self.storage.read(path, 0, MOST_BYTES + 1)
         try:
-            return parsed(self._group, number, data)
+            return parsed(self.group, number, data)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StorageError(
-                f"The positions of group {self._group} are damaged ({error})",
+                f"The positions of group {self.group} are damaged ({error})",
                 path=self.storage.location(path),
                 hint="Restore the file from a backup, or begin the group anew: segments groups delete",
             ) from error

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_segments.log.groups.group_files import GroupFiles
 from spark_segments.replicas.groups import copy_positions
 from verification.world.clock import played_time
-from verification.world.group_readers import Group, check_position, moved
+from verification.world.group_readers import check_position, moved
 from verification.world.promoted_copies import TOPIC, followed, promote_topic
 
 
@@ -65,14 +66,14 @@ def test_a_group_that_cannot_be_read_keeps_no_other_from_its_new_leader(leader, 
 def test_a_group_is_read_once_on_either_side(leader, follower, monkeypatch):
     moved(follower, "audit", {TOPIC: {0: 2}})
     moved(leader, "audit", {TOPIC: {0: 4, 1: 1}})
-    reads: Counter[tuple[str, str]] = Counter()
-    read = Group._newest
+    reads: Counter[str] = Counter()
+    newest = GroupFiles.newest
 
-    def counted(group, **options):
-        reads[group.log.storage.uri, group.id] += 1
-        return read(group, **options)
+    def counted(files, read):
+        reads[files.location] += 1
+        return newest(files, read)
 
-    monkeypatch.setattr(Group, "_newest", counted)
+    monkeypatch.setattr(GroupFiles, "newest", counted)
     assert copy_positions(leader, follower, TOPIC) == (2, {})
     assert sorted(reads.values()) == [1, 1]
     assert copy_positions(leader, follower, TOPIC) == (0, {})

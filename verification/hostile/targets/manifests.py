@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from spark_segments import LogDir, Position
-from spark_segments.log.groups import group as group_module
+from spark_segments.log.groups import group_swap
 from spark_segments.log.manifest.files import row_files
 from spark_segments.log.manifest.files.delta.delta_log import manifest_directory
 from spark_segments.log.manifest.recovery.playback import known_topic
@@ -173,7 +173,7 @@ def positions_of_groups() -> Run:
         for offset in range(10):
             positions = group.commit(positions, {TOPIC: {0: offset, 1: 10 - offset}})
         files = {path: data for path, data in files_below(Path(directory)).items() if path.startswith("_groups/")}
-    group_module._TRIES, group_module._LONGEST_PAUSE_SECONDS = 2, 0
+    group_swap.TRIES, group_swap.LONGEST_PAUSE_SECONDS = 2, 0
 
     def run(random: Random) -> None:
         there = dict(files)
