@@ -182,3 +182,19 @@ def test_a_capture_goes_on_after_an_erasure_behind_a_tombstone_of_the_cluster(lo
     source.topic("plain").append([EVE])
     assert captured(log, source).failed == []
     assert keys(log) == ["bob", "ada", "eve"]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize(("here", "there"), [(1, 2), (1, 1), (2, 1), (2, 5)])
+def test_records_that_a_writer_appended_here_stop_the_capture(log, policy, here, there):
+    """Their offsets are those of other records there, which the next fetch would pass over."""
+    source = made([EVE], [ADA, BOB])
+    source.topic("plain").alter({"cleanup.policy": policy})
+    assert captured(log, source).failed == []
+    log.topic("plain").append([{**EVE, "value": "here"}] * here)
+    for _ in range(there):
+        source.topic("plain").append([ADA])
+    before = keys(log)
+    [line] = captured(log, source).failed
+    assert "here" in line["error"] or "lacks" in line["error"]
+    assert keys(log) == before

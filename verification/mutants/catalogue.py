@@ -1355,6 +1355,14 @@ MUTANTS = (
     ),
     Mutant(
         "capture",
+        "records that a writer appended to a copy are taken for the cluster's",
+        "kafka_protocol/capturing/partition_capture.py",
+        "        if end < part.row.log_end_offset:\n            part.problem",
+        "        if False:\n            part.problem",
+        "tests/kafka_protocol/test_capture_erased.py::test_records_that_a_writer_appended_here_stop_the_capture",
+    ),
+    Mutant(
+        "capture",
         "what a broker says before it hangs up is dropped",
         "kafka_protocol/capturing/receiving.py",
         "None if got else end",

@@ -72,7 +72,7 @@ class CapturedPartition:
     {offset of an abort marker to write: its producer}; `undecided`: the transactions so ended. `last_batch`: as it
     was captured; `last_segment`: the row that has its offset; `is_proved`: whether this pass has found the batch in the
     cluster's log. `appends`: the offsets [start, end) here that are no record of the cluster's: erasures gave them to
-    tombstones.
+    tombstones. `known_holes`: the offsets [start, end) that the cluster had removed before they were captured.
     """
 
     row: Partition
@@ -93,6 +93,7 @@ class CapturedPartition:
     last_segment: Segment | None = None
     is_proved: bool = False
     appends: Sequence[tuple[int, int]] = ()
+    known_holes: Sequence[tuple[int, int]] = ()
     problem: SegmentsError | None = None
 
     @classmethod
@@ -104,6 +105,7 @@ class CapturedPartition:
         last_batch: CapturedBatch | None,
         live: Iterable[Segment] = (),
         appends: Sequence[tuple[int, int]] = (),
+        known_holes: Sequence[tuple[int, int]] = (),
     ) -> CapturedPartition:
         """A partition whose row was committed."""
         return cls(
@@ -119,6 +121,7 @@ class CapturedPartition:
             if last_batch is None
             else next((one for one in live if one.base_offset <= last_batch.base_offset < one.next_offset), None),
             appends=appends,
+            known_holes=known_holes,
         )
 
     @property
@@ -426,7 +429,30 @@ class PartitionsCapture:
                 found=f"{there.crc:08x} at offset {there.base_offset}",
                 hint=WAYS_OUT,
             )
-        return part.is_proved
+        elif there.base_offset == known.base_offset:
+            self._check_end(part, int(scan.batches.last_offset[0]) + 1)
+        return part.is_proved and part.problem is None
+
+    def _check_end(self, part: CapturedPartition, captured_end: int) -> None:
+        """Whether the log here ends where the last captured batch does, holes aside.
+
+            here     |captured       |appended here|
+            cluster  |captured       |a      |b      |c
+                                     ^captured_end ^log end: the next fetch would pass over a
+
+        Records that a writer appended here have offsets that the cluster gives to other records.
+        """
+        end = captured_end
+        for start, stop in sorted(part.known_holes):
+            if start <= end:
+                end = max(end, stop)
+        if end < part.row.log_end_offset:
+            part.problem = DivergedError(
+                f"{self._name}-{part.number} has records that were appended here, from offset {end} on",
+                expected="a log that only captures append to",
+                found=f"a log end of {part.row.log_end_offset} here, and captured batches up to {end}",
+                hint=WAYS_OUT,
+            )
 
     def _is_cleaned(self, part: CapturedPartition) -> bool:
         """Whether a cleaner may have rewritten the partition's batches, now or under its settings of before."""

@@ -128,6 +128,7 @@ class TopicCapture:
         self._known = {*noted}
         last_batches = CapturedBatch.of(current.states)
         appends = Erasure.appends(current.states)
+        holes = Hole.of(current.states)
         self._cluster_id = current.states.get(Captured.SOURCE_CLUSTER_ID)
         markers_ms = self._config.delete_retention_ms if self._config.compact else None
         self._parts = {
@@ -138,6 +139,7 @@ class TopicCapture:
                 last_batches.get(row.partition),
                 current.live_of(row.partition) if row.partition in last_batches else (),
                 appends.get(row.partition, ()),
+                [(hole.start_offset, hole.end_offset) for hole in holes if hole.partition == row.partition],
             )
             for row in current.partition_rows
             if row.partition in self._topic.leaders
