@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import zlib
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from spark_segments.log import LogDirectory, Scan, Snapshot, append
 from spark_segments.log.typed import Decoders, Encoders, ValueFormats, value_provider
 from spark_segments.values.registries.directory import DirectoryRegistry
 from spark_segments.values.registries.registry import RecordsRegistry
+from tests.values.registry_directory import write_registry
 from tests.values.registry_server import RegistryServer
 from tests.values.test_confluent import message_class
 from verification.world.topics import contents
@@ -244,9 +244,8 @@ def test_an_id_is_that_of_its_subjects_context(log, tmp_path, kind):
     keys, records = zip(*server.records, strict=True)
     log.topic("_schemas").append(pa.table({"key": pa.array(keys), "value": pa.array(records)}))
     with server.running() as address:
-        directory = DirectoryRegistry(str(tmp_path / "registry"))
-        assert directory.copy_from(log.registry({})) == 2
-        where = {"topic": "_schemas", "http": address, "directory": directory.address}[kind]
+        files = write_registry(tmp_path / "registry", log.registry({}))
+        where = {"topic": "_schemas", "http": address, "directory": files}[kind]
         formats = {"value.format": "avro", "schema.registry": where}
         for subject, expected in (("orders-value", (100, 5)), (":.west:orders-value", (5, 100))):
             [record] = contents(log, "orders", formats=formats | {"value.subject": subject})
@@ -290,18 +289,6 @@ def test_a_later_record_names_its_schema_where_the_first_is_of_no_registry(log, 
     formats = formats | {"value.subject": "unknown", "value.errors": "null"}
     rows = contents(log, "orders", formats={**formats, "key.format": "binary"}, columns=["value"])
     assert [row["value"] for row in rows] == [None, *ROWS]
-
-
-def test_a_registry_can_be_copied_into_a_directory(tmp_path):
-    log, _ = cluster(tmp_path)
-    directory = DirectoryRegistry(str(tmp_path / "registry"))
-    assert directory.copy_from(log.registry({})) == 3
-    assert directory.copy_from(log.registry({})) == 0
-    assert directory.subjects() == log.registry({}).subjects()
-    assert values(log, str(tmp_path / "registry")) == EXPECTED
-    assert {one for one in os.listdir(tmp_path / "registry") if one[0] != "."} == {
-        *("1.avsc", "2.avsc", "3.avsc", "subjects.json")
-    }
 
 
 def wrong(log: LogDir, formats: dict[str, str]) -> str:
@@ -428,9 +415,8 @@ def test_ids_in_headers_are_those_of_the_value(log, tmp_path, kind, where):
         log.topic("orders").append([{"value": value, "headers": headers} for value, headers in rows])
         log.create_topic("_schemas")
         log.topic("_schemas").append([{"key": key, "value": value} for key, value in server.records])
-        directory = DirectoryRegistry(str(tmp_path / "registry"))
-        directory.copy_from(log.registry({"schema.registry": address}))
-        address = {"http": address, "topic": "_schemas", "directory": directory.address}[where]
+        files = write_registry(tmp_path / "registry", log.registry({"schema.registry": address}))
+        address = {"http": address, "topic": "_schemas", "directory": files}[where]
         message = {"value.message": "Order"} if kind == "protobuf" else {}
         formats = {"value.format": kind, "schema.registry": address, **message}
         read = contents(log, "orders", formats=formats, columns=["value"])

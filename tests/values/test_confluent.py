@@ -424,7 +424,9 @@ def test_a_directory_refuses_what_its_readers_could_not_read(tmp_path):
     newer["fields"].append({"name": "country", "type": "string"})
     with pytest.raises(RegistryError, match=r"not compatible \(BACKWARD\).*country"):
         registry.register("orders-value", Schema("AVRO", json.dumps(newer)))
-    registry.set_compatibility("FORWARD", "orders-value")
+    index = json.loads((tmp_path / "subjects.json").read_text())
+    index["subjects"]["orders-value"]["compatibility"] = "FORWARD"
+    (tmp_path / "subjects.json").write_text(json.dumps(index))
     assert registry.register("orders-value", Schema("AVRO", json.dumps(newer))) == 2
 
 

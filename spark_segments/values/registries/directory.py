@@ -80,35 +80,6 @@ class DirectoryRegistry(Registry):
             self._write(directory, SUBJECTS, json.dumps(index, indent=2))
             return schema_id
 
-    def set_compatibility(self, level: str, subject: str | None = None) -> None:
-        """Sets the compatibility level of a subject, or of all subjects that set no level."""
-        with self._locked("a compatibility level") as directory:
-            index = self._index()
-            where = index if subject is None else index["subjects"].setdefault(subject, {"versions": {}})
-            where["compatibility"] = level
-            self._write(directory, SUBJECTS, json.dumps(index, indent=2))
-
-    def copy_from(self, other: Registry) -> int:
-        """Takes over every subject of another registry with its versions and ids; returns how many schemas came.
-
-        Raises RegistryError where an id stands for another schema here, in the same context.
-        """
-        copied = 0
-        with self._locked("the schemas of another registry") as directory:
-            index = self._index()
-            for subject, versions in other.subjects().items():
-                for version, schema_id in versions.items():
-                    schema = other.schema(schema_id, subject)
-                    folder, name = directory / _folder(context_of(subject)), f"{schema_id}.{_SUFFIXES[schema.kind]}"
-                    if not (folder / name).exists():
-                        self._write(folder, name, schema.text)
-                        copied += 1
-                    elif self.schema(schema_id, subject) != schema:
-                        raise self.error(f"The id {schema_id} stands for another schema here", "Use a new directory")
-                    self._add(index, subject, version, schema_id, schema)
-            self._write(directory, SUBJECTS, json.dumps(index, indent=2))
-        return copied
-
     def _known(self, subject: str, schema: Schema) -> int | None:
         """The id of a schema that the subject has."""
         ids = self.subjects().get(subject, {}).values()

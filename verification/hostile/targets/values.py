@@ -123,9 +123,10 @@ def _registry() -> str:
     from spark_segments.values.registries.directory import DirectoryRegistry
     from spark_segments.values.registries.registry import Schema
 
-    made = DirectoryRegistry(tempfile.mkdtemp())
+    directory = tempfile.mkdtemp()
+    Path(directory, "subjects.json").write_text('{"compatibility": "NONE"}')
+    registry = DirectoryRegistry(directory)
     small = '{"type":"record","name":"Small","fields":[{"name":"id","type":"long"},{"name":"s","type":"string"}]}'
-    made.set_compatibility("NONE")
     texts = [
         ("json", "JSON", JSON_SCHEMA),
         ("avro", "AVRO", AVRO),
@@ -133,8 +134,8 @@ def _registry() -> str:
         ("proto", "PROTOBUF", PROTOS[0]),
     ]
     for number, (subject, kind, text) in enumerate(texts, 1):
-        assert made.register(subject, Schema(kind, text)) == number
-    return made.address
+        assert registry.register(subject, Schema(kind, text)) == number
+    return directory
 
 
 class _Engines:
