@@ -28,7 +28,7 @@ def provide(name: str, provider: str) -> None:
     _PROVIDERS.setdefault(name, []).append(provider)
 
 
-def provided(name: str) -> list[Any]:
+def providers(name: str) -> list[Any]:
     """What is provided under a name, in the order in which it was added."""
     loaded = []
     for provider in _PROVIDERS.get(name, ()):
@@ -37,7 +37,7 @@ def provided(name: str) -> list[Any]:
     return loaded
 
 
-def observed(job: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+def observed_job(job: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Has the runs of a job's function observed under the job's name, but for dry runs."""
 
     def decorated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -46,7 +46,7 @@ def observed(job: str) -> Callable[[Callable[Arguments, Result]], Callable[Argum
             import inspect  # not where the package is imported alone
 
             named = inspect.signature(function).bind(*args, **kwargs).arguments
-            observers = [] if named.get("dry_run") else [observe(job, named) for observe in provided("observe")]
+            observers = [] if named.get("dry_run") else [observe(job, named) for observe in providers("observe")]
             ends = [end for end in observers if end is not None]
             try:
                 result = function(*args, **kwargs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.config import SegmentLimits, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.kafka.exporting import export_topics
 from spark_segments.kafka.imported_settings import imported_settings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _KAFKA = "kafka"  # the only value of `recovery`
 
 
-@observed("import")
+@observed_job("import")
 def import_all(
     source: KafkaDirectory,
     log: LogDirectory,
@@ -64,7 +64,7 @@ def import_all(
     return report.finish()
 
 
-@observed("export")
+@observed_job("export")
 def export_all(
     storage: Storage,
     target: Storage,

@@ -7,8 +7,9 @@ Serving and capturing decode no record and open no file: partitions give record 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from spark_segments.lazy_names import imported_name
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.capturing.capture import capture
@@ -18,17 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureOptions", "Partitions", "ReplayOptions", "capture", "replay"]
 
-_HOME = {
-    "CaptureOptions": "spark_segments.kafka_protocol.capturing.options",
-    "Partitions": "spark_segments.kafka_protocol.replaying.rehashing",
-    "ReplayOptions": "spark_segments.kafka_protocol.replaying.replay",
-    "capture": "spark_segments.kafka_protocol.capturing.capture",
-    "replay": "spark_segments.kafka_protocol.replaying.replay",
-}
-
 
 def __getattr__(name: str) -> Any:
     # Each has a separate client library, and the server needs neither.
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return imported_name(__name__, name)

@@ -33,7 +33,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import in_bins, run_tasks, task_slots
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.lake.columns import check_columns, columns_of_both, lost_field
 from spark_segments.lake.delta_table import TableBeside
@@ -100,7 +100,7 @@ work of its last wave only."""
 _THREADS = 16  # a commit is a small file to read
 
 
-@observed("table")
+@observed_job("table")
 def table(
     log: LogDirectory,
     *,

@@ -333,5 +333,5 @@ def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:
     """The topics of a location that is no log directory, None where no opener finds any."""
     if not storage.list() and not storage.directories():
         return None
-    openers = (opened(storage) for opened in extensions.provided("open_directory"))
+    openers = (opened(storage) for opened in extensions.providers("open_directory"))
     return next((topics for topics in openers if topics is not None), None)

@@ -90,5 +90,5 @@ class ValueProvider(Protocol):
 
 def value_provider() -> ValueProvider:
     """The package's formats of keys and values: a log directory that is given no others has these."""
-    provider: ValueProvider = extensions.provided("values")[-1]
+    provider: ValueProvider = extensions.providers("values")[-1]
     return provider

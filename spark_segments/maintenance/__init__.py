@@ -6,8 +6,9 @@ Each job can be repeated, and can run beside any other job, without harm. log/ s
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from spark_segments.lazy_names import imported_name
 
 if TYPE_CHECKING:
     from spark_segments.lake.table import table
@@ -36,26 +37,10 @@ __all__ = [
     "verify",
 ]
 
-_HOME = {
-    "Report": "spark_segments.log.report",
-    "compact": "spark_segments.maintenance.compaction.compact",
-    "erase": "spark_segments.maintenance.erasure.erase",
-    "mirror": "spark_segments.replicas.mirror",
-    "promote": "spark_segments.replicas.promote",
-    "restore": "spark_segments.maintenance.removal.restore",
-    "retain": "spark_segments.maintenance.retention.retain",
-    "roll": "spark_segments.maintenance.rolling.roll",
-    "table": "spark_segments.lake.table",
-    "vacuum": "spark_segments.maintenance.removal.vacuum",
-    "verify": "spark_segments.maintenance.verification.verify",
-}
-
 
 def __getattr__(name: str) -> Any:
     # A command that runs one job waits for the import of no other.
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return imported_name(__name__, name)
 
 
 def __dir__() -> list[str]:

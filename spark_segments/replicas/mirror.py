@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.log import LogDirectory, Report, Snapshot
 from spark_segments.maintenance.removal.vacuum import vacuum
 from spark_segments.maintenance.verification.checksums import write_checksums
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _COUNTS = ("commits", "jumps", "files")
 
 
-@observed("mirror")
+@observed_job("mirror")
 def mirror(
     log: LogDirectory,
     *,

@@ -29,7 +29,7 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.log import Change, LogDirectory, Operation, Report, Role, Snapshot
 from spark_segments.progress import Progress
 from spark_segments.replicas.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower
@@ -55,7 +55,7 @@ _OUT_OF_REACH = (StorageError, LogDirError, UnknownTopicError, UnknownOutcomeErr
 T = TypeVar("T")
 
 
-@observed("promote")
+@observed_job("promote")
 def promote(
     log: LogDirectory,
     *,

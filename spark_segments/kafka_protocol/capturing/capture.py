@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.kafka.groups import GroupOffsets, chosen_groups, keep_groups
 from spark_segments.kafka_protocol.capturing.options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.capturing.partition_capture import DivergedError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@observed("capture")
+@observed_job("capture")
 def capture(
     log: LogDirectory,
     servers: str,

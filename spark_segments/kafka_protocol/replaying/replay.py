@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, Message
 from spark_segments.config import READ_COMMITTED, validate_topic_name
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.format.encoding.partitioner import murmur2_partitions
 from spark_segments.kafka.groups import chosen_groups
 from spark_segments.kafka_protocol.rate import RateLimit
@@ -133,7 +133,7 @@ class ReplayOptions:
                 object.__setattr__(self, name, moment_ms(given))
 
 
-@observed("replay")
+@observed_job("replay")
 def replay(
     log: LogDirectory,
     servers: str,

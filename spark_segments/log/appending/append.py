@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError, StorageError, UnknownOutcomeError
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.state.snapshot import Snapshot
@@ -102,7 +102,7 @@ def _target(log: LogDirectory, snapshot: Snapshot, *, repeated: bool = False) ->
     return Target(snapshot.topic, snapshot.topic_id, count, config, repeated=repeated)
 
 
-@observed("append")
+@observed_job("append")
 def commit_chunks(
     log: LogDirectory, topic: str, chunks: Sequence[Chunks], txn: AnyTransaction | None = None
 ) -> dict[int, tuple[int, int]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.config import ServerConfig, server_config
 from spark_segments.execution import run_tasks, task_slots
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import ErasedTombstones
@@ -44,7 +44,7 @@ def _clean_partition(storage: Storage, clean_round: RoundTasks, task: _Task) -> 
     )
 
 
-@observed("compact")
+@observed_job("compact")
 def compact(
     log: LogDirectory,
     *,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, InvalidOptionError
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.eras import Eras
@@ -48,7 +48,7 @@ MOST_ROUNDS = 20
 """How often other jobs may replace segments while this one works."""
 
 
-@observed("erase")
+@observed_job("erase")
 def erase(
     log: LogDirectory,
     *,

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_segments.config import SegmentLimits
 from spark_segments.errors import ErasedRecordsError, InvalidOptionError, LogDirError
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import empty_batches
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
@@ -50,7 +50,7 @@ _SHOWN_ERASURES = 3
 """How many erasures an error names."""
 
 
-@observed("restore")
+@observed_job("restore")
 def restore(
     log: LogDirectory,
     *,

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.format.file_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -157,7 +157,7 @@ def claimed_rows(rows: pa.Table) -> pa.Table:
     return with_column(rows, "state", pa.repeat(Segment.DELETING, rows.num_rows))
 
 
-@observed("vacuum")
+@observed_job("vacuum")
 def vacuum(
     log: LogDirectory,
     *,

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.operation import Operation
@@ -41,7 +41,7 @@ MIN_RETENTION_MS = 86_400_000
 """The default floor: a day, as long as Redpanda keeps records on its disks by default."""
 
 
-@observed("retain")
+@observed_job("retain")
 def retain(
     log: LogDirectory,
     *,

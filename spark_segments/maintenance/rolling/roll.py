@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_segments.config import TopicConfig
 from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.rows import Segment
@@ -56,7 +56,7 @@ class _Wave:
         return RollRules.of(self.snapshot.topic_id, self.config)
 
 
-@observed("roll")
+@observed_job("roll")
 def roll(
     log: LogDirectory,
     *,

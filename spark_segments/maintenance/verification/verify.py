@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 
 from spark_segments.config import is_topic_name, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
-from spark_segments.extensions import observed
+from spark_segments.extensions import observed_job
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
@@ -115,7 +115,7 @@ class VerifiedTopic:
         _add(report, self.findings, self.repaired.keys())
 
 
-@observed("verify")
+@observed_job("verify")
 def verify(
     log: LogDirectory,
     *,
