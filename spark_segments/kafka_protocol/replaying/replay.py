@@ -183,6 +183,17 @@ class _Transaction:
         return is_large or time.monotonic() - self.begun >= TRANSACTION_SECONDS
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where the replay of a partition goes on: at the offset `place` here. `new_end`: the log end there, behind what is
+    committed, where it is known. `is_new`: whether nothing of the partition was ever replayed.
+    """
+
+    place: int
+    new_end: int | None = None
+    is_new: bool = False
+
+
 @dataclass(slots=True)
 class _Topic:
     """A topic of a pass. `places`: {partition: next offset to be sent}, `ends`: where the pass ends. `new_ends`: the
@@ -356,58 +367,103 @@ class Replay:
         return targets
 
     def _topic(self, snapshot: Snapshot, target: str, existing: TargetTopic | None, sent: Mapping[Any, Any]) -> _Topic:
-        places, ends, new, new_ends = {}, {}, set(), dict[int, int]()
-        after, before = self._options.from_time_ms, self._options.to_time_ms
-        bounds, storage = snapshot.offset_bounds(READ_COMMITTED), self._log.storage
-        firsts, lasts = (
-            {} if time_ms is None else offsets_for_times(storage, snapshot, dict.fromkeys(bounds, moment_ms(time_ms)))
-            for time_ms in (after, before)
+        bounds = snapshot.offset_bounds(READ_COMMITTED)
+        starts = self._starts(snapshot, bounds, target, existing, sent)
+        places = {number: start.place for number, start in starts.items()}
+        # A pass ends at the last stable offset, or at the first record of the time `to_time_ms` or later:
+        #
+        #   |start=====sent====|place=====to send=====|end ~~~ open transaction, or too new
+        #
+        # An end below the place, which another --to-time may give, ends the pass where it begins.
+        ends = {number: max(places[number], end) for number, end in self._ends(snapshot, bounds).items()}
+        topic = _Topic(
+            snapshot,
+            target,
+            existing,
+            places,
+            ends,
+            new_ends={number: start.new_end for number, start in starts.items() if start.new_end is not None},
+            new={number for number, start in starts.items() if start.is_new},
+            created=existing is None,
+            to_send=sum(ends.values()) - sum(places.values()),
+            offset_map=None if self._log.is_kafka else ReplayedOffsets(self._log.storage, self._name, target),
         )
-        rehashed: Mapping[int, tuple[int, list[str]]] = {}  # (next offset to be sent, [topic id, its epoch])
-        if self._rehashes and existing is not None:
-            rehashed = rehashed_places(target, len(existing.ends), sent)
-        for number, (start, end) in bounds.items():
-            if before is not None and (last := lasts[number]) is not None:
-                end = min(end, last[0])
-            position = None if self._rehashes else sent.get((target, number))
-            if number in rehashed:
-                place, known = rehashed[number]
-                self._check(snapshot, number, place, known)
-            elif position is not None:
-                place, known = position.offset, str(position.metadata or "").split(" ")
-                if REHASHED in known:
-                    raise other_way(target)
-                self._check(snapshot, number, place, known)
-                if len(known) == 3:
-                    new_ends[number] = int(known[2])
-            else:
-                new.add(number)
-                if not self._rehashes:
-                    new_ends[number] = 0  # see `_problems`
-                first = firsts.get(number)
-                place = start if after is None else bounds[number][1] if first is None else first[0]
-            places[number], ends[number] = place, max(place, end)
-        to_send = sum(max(0, end - places[number]) for number, end in ends.items())
-        offset_map = None if self._log.is_kafka else ReplayedOffsets(storage, self._name, target)
-        topic = _Topic(snapshot, target, existing, places, ends, new_ends, new, existing is None, to_send, offset_map)
+        topic.warnings += self._warnings(topic, bounds)
+        return topic
+
+    def _starts(
+        self,
+        snapshot: Snapshot,
+        bounds: Offsets,
+        target: str,
+        existing: TargetTopic | None,
+        sent: Mapping[Any, Any],
+    ) -> dict[int, _Start]:
+        """{partition: where its replay goes on}. Raises OffsetOutOfRangeError if this is not the log that was sent."""
+        new_places = self._new_places(snapshot, bounds)
         if self._rehashes:
-            topic.warnings.append(
-                f"{snapshot.topic} goes to {topic.target_partitions} partitions by its keys: the records of a key stay "
+            rehashed = {} if existing is None else rehashed_places(target, len(existing.ends), sent)
+            for number, (place, metadata) in rehashed.items():
+                self._check(snapshot, number, place, metadata)
+            replayed = {number: _Start(place) for number, (place, _) in rehashed.items()}
+            return {number: replayed.get(number, _Start(place, is_new=True)) for number, place in new_places.items()}
+        starts = {}
+        for number, place in new_places.items():
+            position = sent.get((target, number))
+            if position is None:
+                starts[number] = _Start(place, new_end=0, is_new=True)  # `_problems` refuses a topic with records
+            else:
+                starts[number] = self._start_at(snapshot, number, target, position)
+        return starts
+
+    def _start_at(self, snapshot: Snapshot, number: int, target: str, position: Any) -> _Start:
+        """Where the replay goes on that committed a position. Its metadata: topic id, epoch, and the log end there."""
+        metadata = str(position.metadata or "").split(" ")
+        if REHASHED in metadata:
+            raise other_way(target)
+        self._check(snapshot, number, position.offset, metadata)
+        return _Start(position.offset, new_end=int(metadata[2]) if len(metadata) == 3 else None)
+
+    def _new_places(self, snapshot: Snapshot, bounds: Offsets) -> Places:
+        """{partition: where its first replay begins}: the log start, or the first record of `from_time_ms` or later."""
+        if self._options.from_time_ms is None:
+            return {number: start for number, (start, _) in bounds.items()}
+        firsts = self._offsets_at(snapshot, bounds, self._options.from_time_ms)
+        return {number: firsts.get(number, end) for number, (_, end) in bounds.items()}
+
+    def _ends(self, snapshot: Snapshot, bounds: Offsets) -> Places:
+        """{partition: where the pass ends}: the last stable offset, or the first record of `to_time_ms` or later."""
+        ends = {number: end for number, (_, end) in bounds.items()}
+        if self._options.to_time_ms is None:
+            return ends
+        lasts = self._offsets_at(snapshot, bounds, self._options.to_time_ms)
+        return {number: min(end, lasts.get(number, end)) for number, end in ends.items()}
+
+    def _offsets_at(self, snapshot: Snapshot, bounds: Offsets, time_ms: Time) -> Places:
+        """{partition: the offset of its first record of a time or later}, of the partitions that have one."""
+        places = offsets_for_times(self._log.storage, snapshot, dict.fromkeys(bounds, moment_ms(time_ms)))
+        return {number: place[0] for number, place in places.items() if place is not None}
+
+    def _warnings(self, topic: _Topic, bounds: Offsets) -> Iterator[str]:
+        """What the topic there will not have, though it is here."""
+        name, snapshot = topic.name, topic.snapshot
+        if self._rehashes:
+            yield (
+                f"{name} goes to {topic.target_partitions} partitions by its keys: the records of a key stay "
                 "in order where the key was in one partition here. The order of records of several keys is lost, and "
                 "that of records without a key of several partitions"
             )
-        topic.warnings += [
-            f"{snapshot.topic}-{number}: offsets {stable} to {end - 1} are left out: they wait for the end of a "
-            "transaction that is open here"
-            for number, (_, end) in snapshot.offset_bounds().items()
-            if (stable := bounds[number][1]) < end and before is None
-        ]
-        topic.warnings += [
-            f"{snapshot.topic}-{number}: {hole}"
-            for number in ends
-            for hole in Hole.within(snapshot, number, places[number], ends[number])
-        ]
-        return topic
+        if self._options.to_time_ms is None:
+            for number, (_, end) in snapshot.offset_bounds().items():
+                stable_end = bounds[number][1]
+                if stable_end < end:
+                    yield (
+                        f"{name}-{number}: offsets {stable_end} to {end - 1} are left out: they wait for the end of a "
+                        "transaction that is open here"
+                    )
+        for number, (place, end) in topic.unsent.items():
+            for hole in Hole.within(snapshot, number, place, end):
+                yield f"{name}-{number}: {hole}"
 
     def _check(self, snapshot: Snapshot, number: int, place: int, metadata: Sequence[str]) -> None:
         """Raises OffsetOutOfRangeError where this is not the log that was sent, or records have left it since."""
@@ -424,21 +480,8 @@ class Replay:
 
     def _problems(self, topic: _Topic) -> Iterator[str]:
         """Why the cluster would change or lose the topic's records, or already has other records."""
-        count = len(topic.ends)
         config = topic.there.config if topic.there is not None else self._config(topic.snapshot)
-        if topic.there is not None:
-            if len(topic.there.ends) < count and not self._rehashes:
-                yield (
-                    f"topic {topic.target} has {plural(len(topic.there.ends), 'partition')}, and {count} are needed: "
-                    "--partitions rehash sends records by their keys"
-                )
-            is_new = topic.new == topic.ends.keys() if self._rehashes else bool(topic.new)
-            new = topic.there.ends if self._rehashes else topic.new
-            if is_new and any(topic.there.ends.get(number, 0) for number in new):
-                yield (
-                    f"topic {topic.target} has records that no replay {self._name} has sent, or its offsets "
-                    "were forgotten there (offsets.retention.minutes): delete it, or --rename"
-                )
+        yield from self._partition_problems(topic)
         if self._options.idempotent and topic.new_ends.keys() < topic.ends.keys():
             yield (
                 f"topic {topic.target} has positions of the replay {self._name} without the log end there: they are of "
@@ -446,21 +489,46 @@ class Replay:
             )
         if config.get("message.timestamp.type") == "LogAppendTime":
             yield f"topic {topic.target} has message.timestamp.type=LogAppendTime, which replaces the times of records"
-        if (
-            self._rehashes
-            and (size := largest_metadata(topic.ends, topic.target_partitions)) > Position.LONGEST_METADATA
-        ):
-            yield f"topic {topic.target} has too few partitions for {count}: positions of {size} bytes of metadata"
-        if topic.name in self._checked:
+        if topic.name not in self._checked:
+            yield from self._time_problems(topic, config)
+
+    def _partition_problems(self, topic: _Topic) -> Iterator[str]:
+        """Too few partitions there, or records in them that this replay has not sent."""
+        count = len(topic.ends)
+        if self._rehashes:
+            size = largest_metadata(topic.ends, topic.target_partitions)
+            if size > Position.LONGEST_METADATA:
+                yield f"topic {topic.target} has too few partitions for {count}: positions of {size} bytes of metadata"
+        if topic.there is None:
             return
+        cluster_ends = topic.there.ends
+        if len(cluster_ends) < count and not self._rehashes:
+            yield (
+                f"topic {topic.target} has {plural(len(cluster_ends), 'partition')}, and {count} are needed: "
+                "--partitions rehash sends records by their keys"
+            )
+        # A record of any partition here may go to any partition there, once the first was replayed by its key.
+        is_new = topic.new == topic.ends.keys() if self._rehashes else bool(topic.new)
+        new = cluster_ends if self._rehashes else topic.new
+        if is_new and any(cluster_ends.get(number, 0) for number in new):
+            yield (
+                f"topic {topic.target} has records that no replay {self._name} has sent, or its offsets "
+                "were forgotten there (offsets.retention.minutes): delete it, or --rename"
+            )
+
+    def _time_problems(self, topic: _Topic, config: Mapping[str, str]) -> Iterator[str]:
+        """Times of records that the cluster refuses, or that make it remove records at once.
+
+        |.....refused or removed.....|oldest, kept=====taken=====now=====newest|....refused....
+        """
         now_ms = self._log.storage.now_ms()
-        both = config.get("message.timestamp.difference.max.ms", LONG_MAX)
-        oldest = now_ms - min(int(config.get("message.timestamp.before.max.ms", LONG_MAX)), int(both))
-        newest = now_ms + min(int(config.get("message.timestamp.after.max.ms", LONG_MAX)), int(both))
+        both = int(config.get("message.timestamp.difference.max.ms", LONG_MAX))
+        oldest = now_ms - min(int(config.get("message.timestamp.before.max.ms", LONG_MAX)), both)
+        newest = now_ms + min(int(config.get("message.timestamp.after.max.ms", LONG_MAX)), both)
         retention_ms = int(config.get("retention.ms", -1)) if "delete" in config.get("cleanup.policy", "delete") else -1
         kept = now_ms - retention_ms if retention_ms >= 0 else -LONG_MAX
         if max(oldest, kept) <= -1 and newest >= LONG_MAX:
-            return
+            return  # any time is taken: the records are not read for it
         times = self._span(topic)
         if times is None:
             return
@@ -571,30 +639,35 @@ class Replay:
         """Gives groups there their positions in the topics; {topic: groups that had none there, and have some now}."""
         targets = self._targets()
         moved: dict[str, list[str]] = {name: [] for name in targets}
-        wanted = self._chosen_groups()
-        if not wanted:
+        groups = self._chosen_groups()
+        if not groups:
             return moved
         counts = {name: len(topic.ends) for name, topic in self._cluster.topics(list(targets.values())).items()}
-        for group in wanted:
-            known = {topic for topic, _ in self._cluster.positions(counts, group)}
-            offsets: dict[tuple[str, int], tuple[int, str]] = {}
+        for group in groups:
+            positioned = {topic for topic, _ in self._cluster.positions(counts, group)}
             positions = Group(self._log, group).positions()
+            offsets: dict[tuple[str, int], tuple[int, str]] = {}
             for name, target in targets.items():
                 starts = positions.starts(self._log.snapshot(name))
-                if not starts or target in known:
+                if not starts or target in positioned:  # consumers there may have gone on from these positions
                     continue
-                offset_map = ReplayedOffsets(self._log.storage, self._name, target)
-                there = offset_map.unread_offsets(starts) if self._rehashes else offset_map.new_offsets(starts)
-                for number in starts:
-                    metadata = positions[name, number].metadata
-                    if not self._rehashes:
-                        offsets[target, number] = (there.get(number, 0), metadata)
-                if self._rehashes:
-                    offsets |= {(target, number): (there.get(number, 0), "") for number in range(counts[target])}
+                metadata = {number: positions[name, number].metadata for number in starts}
+                offsets |= self._offsets_there(target, counts[target], starts, metadata)
                 moved[name].append(group)
             if offsets:
                 self._cluster.commit_group(group, offsets)
         return moved
+
+    def _offsets_there(
+        self, target: str, partitions: int, starts: Mapping[int, int], metadata: Mapping[int, str]
+    ) -> dict[tuple[str, int], tuple[int, str]]:
+        """{(topic, partition) there: (offset, metadata)} of a group that has read up to `starts` here."""
+        offset_map = ReplayedOffsets(self._log.storage, self._name, target)
+        if self._rehashes:  # a partition there has records of several here, so no metadata is of it alone
+            unread = offset_map.unread_offsets(starts)
+            return {(target, number): (unread.get(number, 0), "") for number in range(partitions)}
+        offsets = offset_map.new_offsets(starts)
+        return {(target, number): (offsets.get(number, 0), metadata[number]) for number in starts}
 
     # Transactions
 
@@ -660,31 +733,42 @@ class Replay:
         self._cluster.flush()
         if transaction.problem is not None:
             raise transaction.problem
-        for (number, _), offsets in transaction.new.items():
-            known = topic.new_ends.get(number)
-            if self._options.idempotent and offsets and known is not None and offsets[0] != known:
-                raise _others(topic, number, known, offsets[0])
-            if offsets:
-                topic.new_ends[number] = offsets[-1] + 1
+        self._note_new_ends(topic, transaction)
+        # The map comes before the commit: what a killed replay has mapped and not committed, the next one settles.
         if topic.offset_map is not None and transaction.records:
             topic.offset_map.add({pair: (old, transaction.new[pair]) for pair, old in transaction.old.items()})
-        places = topic.places | transaction.places if self._rehashes else transaction.places
-        states = {number: PartitionState.of(topic.snapshot, number) for number in places}
-        positions = {}
-        if self._rehashes:
-            known_places = {number: states[number].position(place) for number, place in places.items()}
-            positions = rehashed_positions(topic.target, topic.target_partitions, known_places, transaction.places)
-        for number, place in () if self._rehashes else places.items():
-            position = states[number].position(place)
-            metadata = f"{position.topic_id} {position.leader_epoch}"
-            if self._options.idempotent and (new_end := topic.new_ends.get(number)) is not None:
-                metadata += f" {new_end}"
-            positions[topic.target, number] = (place, metadata)
-        self._cluster.commit(positions)
+        self._cluster.commit(self._positions(topic, transaction))
         topic.transaction = None
         topic.places |= transaction.places
         topic.records += transaction.records
         topic.sent_bytes += transaction.sent_bytes
+
+    def _note_new_ends(self, topic: _Topic, transaction: _Transaction) -> None:
+        """Moves the log ends there behind what was sent. Raises TargetError where others have written between."""
+        for (number, _), offsets in transaction.new.items():
+            if not offsets:
+                continue
+            new_end = topic.new_ends.get(number)
+            if self._options.idempotent and new_end is not None and offsets[0] != new_end:
+                raise _others(topic, number, new_end, offsets[0])
+            topic.new_ends[number] = offsets[-1] + 1
+
+    def _positions(self, topic: _Topic, transaction: _Transaction) -> dict[tuple[str, int], tuple[int, str]]:
+        """{(topic, partition) there: (place here, metadata)} to commit with a transaction."""
+        if self._rehashes:
+            places = topic.places | transaction.places
+            states = {number: PartitionState.of(topic.snapshot, number) for number in places}
+            here = {number: states[number].position(place) for number, place in places.items()}
+            return rehashed_positions(topic.target, topic.target_partitions, here, transaction.places)
+        positions = {}
+        for number, place in transaction.places.items():
+            position = PartitionState.of(topic.snapshot, number).position(place)
+            metadata = f"{position.topic_id} {position.leader_epoch}"
+            new_end = topic.new_ends.get(number)
+            if self._options.idempotent and new_end is not None:
+                metadata += f" {new_end}"
+            positions[topic.target, number] = (place, metadata)
+        return positions
 
 
 def _others(topic: _Topic, number: int, expected: int, found: int) -> TargetError:
