@@ -10,7 +10,7 @@ Where a topic became another one, a copy goes on in the next of the topics here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -47,6 +47,7 @@ from spark_segments.log import (
     Segment,
     Snapshot,
     TopicRow,
+    Undecided,
 )
 from spark_segments.progress import Progress
 from spark_segments.quantities import wall_ms
@@ -278,62 +279,61 @@ class TopicCapture:
 
     def _commit(self) -> None:
         """Makes what was copied part of the topic."""
-        ready = {n: part for n, part in self._parts.items() if part.chunks or part.holes}
+        ready = {number: part for number, part in self._parts.items() if part.chunks or part.holes}
         if not ready:
             return
         now_ms = self._log.storage.now_ms()
         notes = {number: self._note(part, now_ms) for number, part in ready.items()}
-        new = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
+        rows = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
         holes = sorted(hole for part in ready.values() for hole in part.holes)
-        last_batches = {number: part.last_batch for number, part in ready.items() if part.last_batch is not None}
         undecided = sorted(transaction for part in ready.values() for transaction in part.undecided)
+        last_batches = {number: part.last_batch for number, part in ready.items() if part.last_batch is not None}
 
         def plan(current: Snapshot) -> Change:
+            """The change on top of `current`: each try of the commit asks again whether it may be made there."""
             current.role.check(current.topic, CAPTURE)
-            for number, part in ready.items():
-                here = current.partition(number)
-                if (current.topic_id, here.log_end_offset) != (part.row.topic_id, part.row.log_end_offset):
-                    raise CommitConflictError(
-                        f"{self.name}-{number} was appended to while it was captured",
-                        path=self._log.uri,
-                        expected=f"a log end of {part.row.log_end_offset}",
-                        found=here.log_end_offset,
-                        hint="One capture at a time writes a topic, and nothing else does",
-                    )
-            rows: list[Partition] = []
-            grown: list[Segment] = []
-            chunks: list[Segment] = []
-            for number, row in new.items():
-                here, live, new_chunks = current.partition(number), current.live_of(number), ready[number].chunks
-                start = here.log_start_offset
-                if not live:  # the log begins where there is something
-                    start = max(start, new_chunks[0].base_offset if new_chunks else row.log_end_offset)
-                # Offsets that are missing belong to the segment before them.
-                bases = [chunk.base_offset for chunk in new_chunks]
-                ends = [*bases, row.log_end_offset]
-                if live and live[-1].next_offset < ends[0]:
-                    grown.append(dataclasses.replace(live[-1], next_offset=ends[0]))
-                chunks += [
-                    dataclasses.replace(chunk, next_offset=end) for chunk, end in zip(new_chunks, ends[1:], strict=True)
-                ]
-                dirty = max(here.first_dirty_offset, start)
-                rows.append(dataclasses.replace(row, log_start_offset=start, first_dirty_offset=dirty))
-            topic = Captured.noted(Hole.noted(current, holes, undecided), notes, last_batches, self._topic.cluster_id)
-            return Change(CAPTURE, add=chunks, replace=grown, partitions=rows, topic=topic)
+            for part in ready.values():
+                self._check_unchanged(current, part)
+            placed = [_placed(current, part, rows[number]) for number, part in ready.items()]
+            topic = Hole.noted(current, holes, undecided)
+            return Change(
+                CAPTURE,
+                add=[chunk for partition in placed for chunk in partition.chunks],
+                replace=[partition.grown for partition in placed if partition.grown is not None],
+                partitions=[partition.row for partition in placed],
+                topic=Captured.noted(topic, notes, last_batches, self._topic.cluster_id),
+            )
 
         self._manifest.commit(plan)
-        for chunk in (chunk for part in ready.values() for chunk in part.chunks):
-            self._records += chunk.records
-            self._bytes += chunk.log_bytes
+        self._report_committed(ready.values(), holes, undecided)
+        for number, part in ready.items():
+            part.row, part.noted = rows[number], notes[number]
+            part.take_back()
+        self._known |= ready.keys()
+        self._cluster_id = self._topic.cluster_id
+
+    def _check_unchanged(self, current: Snapshot, part: CapturedPartition) -> None:
+        """Raises CommitConflictError where the copy did not begin at the log end: its offsets would be there twice."""
+        log_end = current.partition(part.number).log_end_offset
+        if (current.topic_id, log_end) != (part.row.topic_id, part.row.log_end_offset):
+            raise CommitConflictError(
+                f"{self.name}-{part.number} was appended to while it was captured",
+                path=self._log.uri,
+                expected=f"a log end of {part.row.log_end_offset}",
+                found=log_end,
+                hint="One capture at a time writes a topic, and nothing else does",
+            )
+
+    def _report_committed(
+        self, parts: Iterable[CapturedPartition], holes: Sequence[Hole], undecided: Sequence[Undecided]
+    ) -> None:
+        for part in parts:
+            self._records += sum(chunk.records for chunk in part.chunks)
+            self._bytes += sum(chunk.log_bytes for chunk in part.chunks)
         self._report.details["holes"] += [{"topic": self.name, **hole.to_dict()} for hole in holes]
         for transaction in undecided:
             self._report.details["undecided"].append({"topic": self.name, **transaction.to_dict()})
             self._report.warn(f"{self.name}-{transaction.partition}: {transaction}. --recapture makes a true copy")
-        for number, part in ready.items():
-            part.row, part.noted = new[number], notes[number]
-            self._known.add(number)
-            self._cluster_id = self._topic.cluster_id
-            part.take_back()
 
     def _row(self, part: CapturedPartition, stable_end: int | None) -> Partition:
         """The partition's row with what was written of it."""
@@ -350,6 +350,38 @@ class TopicCapture:
             leader_epochs=part.epochs or part.row.leader_epochs,
             producer_snapshot=producer_snapshot_bytes(entries) if entries else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A partition's `row` and new `chunks` as they are committed; `grown`: the last segment here, if it has to grow."""
+
+    row: Partition
+    chunks: Sequence[Segment]
+    grown: Segment | None
+
+
+def _placed(current: Snapshot, part: CapturedPartition, row: Partition) -> _Placed:
+    """What was copied of a partition, in its place behind what is here.
+
+    Segments leave no offset between them, so missing offsets belong to the segment before them:
+
+        here   |--------live[-1]--------|  hole  |---chunk---| hole |---chunk---|  hole  |
+        rows   |--------live[-1]----- grown -----|------chunk ------|-------chunk -------|
+                                                                              log end here
+    """
+    live, here = current.live_of(part.number), current.partition(part.number)
+    bases = [chunk.base_offset for chunk in part.chunks]
+    ends = [*bases, row.log_end_offset]
+    log_start = here.log_start_offset
+    if not live:  # nothing can grow over the first hole: the log begins where there is something
+        log_start = max(log_start, ends[0])
+    grown = None
+    if live and live[-1].next_offset < ends[0]:
+        grown = dataclasses.replace(live[-1], next_offset=ends[0])
+    chunks = [dataclasses.replace(chunk, next_offset=end) for chunk, end in zip(part.chunks, ends[1:], strict=True)]
+    first_dirty = max(here.first_dirty_offset, log_start)
+    return _Placed(dataclasses.replace(row, log_start_offset=log_start, first_dirty_offset=first_dirty), chunks, grown)
 
 
 def topic_here(log: LogDirectory, source: str) -> tuple[str, Snapshot | None]:
