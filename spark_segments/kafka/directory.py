@@ -167,6 +167,35 @@ class KafkaDirectory:
         left out, and so is a partition without others. The scan may copy segments meanwhile (`copies`). Raises
         UnknownTopicError.
         """
+        sources = self._distinct_sources(topic)
+        if partitions is not None:
+            sources = [source for source in sources if source.partition in partitions]
+        notes: list[Note] = []
+        # Read before the segments are listed: an offset that a cleaner moves meanwhile is then too low, never too high.
+        log_starts = self._offsets(LOG_START_OFFSETS_FILE, topic, notes)
+        cleaned = self._offsets(CLEANER_OFFSETS_FILE, topic, notes)
+        changing: dict[int, ChangingPartitionError] = {}
+
+        def recover_source(source: PartitionSource) -> RecoveredPartition | None:
+            number = source.partition
+            checkpoints = Checkpoints(
+                log_starts.get(number, 0), cleaned.get(number), self._high_watermark(topic, number)
+            )
+            try:
+                return recover_partition(self._storage, source, checkpoints, (copied or {}).get(number), copies)
+            except ChangingPartitionError as error:
+                changing[number] = error
+                return None
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            recovered = [partition for partition in pool.map(recover_source, sources) if partition is not None]
+        snapshot = self._recovered_snapshot(topic, recovered, notes, cleaned)
+        for left_out in (*snapshot.report.cuts, *snapshot.report.overlaps):
+            _logger.warning("%s", left_out)
+        return Recovery(snapshot, {partition.partition.partition: partition for partition in recovered}, changing)
+
+    def _distinct_sources(self, topic: str) -> list[PartitionSource]:
+        """The partition directories of a topic, one a partition. Raises UnknownTopicError, LogDirError."""
         sources = self._sources.get(topic)
         if sources is None:
             raise UnknownTopicError(
@@ -175,26 +204,18 @@ class KafkaDirectory:
                 hint=f"There are: {', '.join(self.topics()[:20]) or 'no topics'}",
             )
         _check_distinct(sources, self._storage.uri)
-        if partitions is not None:
-            sources = [source for source in sources if source.partition in partitions]
-        notes: list[Note] = []
-        starts = self._offsets(LOG_START_OFFSETS_FILE, topic, notes)
-        cleaned = self._offsets(CLEANER_OFFSETS_FILE, topic, notes)
-        changing: dict[int, ChangingPartitionError] = {}
+        return sources
 
-        def recover(source: PartitionSource) -> RecoveredPartition | None:
-            number = source.partition
-            marks = self._high_watermarks
-            high_watermark = None if marks is None else marks.get((topic, number), 0)
-            checkpoints = Checkpoints(starts.get(number, 0), cleaned.get(number), high_watermark)
-            try:
-                return recover_partition(self._storage, source, checkpoints, (copied or {}).get(number), copies)
-            except ChangingPartitionError as error:
-                changing[number] = error
-                return None
+    def _high_watermark(self, topic: str, partition: int) -> int | None:
+        """Where a partition's log ends for this reader; None: with its files."""
+        if self._high_watermarks is None:
+            return None
+        return self._high_watermarks.get((topic, partition), 0)
 
-        with ThreadPoolExecutor(_THREADS) as pool:
-            recovered = [log for log in pool.map(recover, sources) if log is not None]
+    def _recovered_snapshot(
+        self, topic: str, recovered: Sequence[RecoveredPartition], notes: Sequence[Note], cleaned: Mapping[int, int]
+    ) -> KafkaSnapshot:
+        """The topic of these partitions. A partition without a topic id has that of the others."""
         ids = [log.partition.topic_id for log in recovered]
         topic_id = next((known for known in ids if known != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
         report = RecoveryReport(
@@ -202,10 +223,8 @@ class KafkaDirectory:
             (*notes, *(note for log in recovered for note in log.found.notes)),
             tuple(overlap for log in recovered for overlap in log.found.overlaps),
         )
-        for left_out in (*report.cuts, *report.overlaps):
-            _logger.warning("%s", left_out)
         segments = [replace(row, topic_id=topic_id) for log in recovered for row in log.found.segments]
-        snapshot = KafkaSnapshot(
+        return KafkaSnapshot(
             topic=topic,
             version=0,
             topic_id=topic_id,
@@ -221,7 +240,6 @@ class KafkaDirectory:
             cleaned=cleaned,
             is_replicated=self._high_watermarks is not None,
         ).holding(Segment.table(segments))
-        return Recovery(snapshot, {log.partition.partition: log for log in recovered}, changing)
 
     def _offsets(self, name: str, topic: str, notes: list[Note]) -> dict[int, int]:
         """{partition: offset} of a checkpoint file of the log directory; as in Kafka, {} where it is damaged."""
