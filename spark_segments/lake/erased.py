@@ -48,7 +48,7 @@ class ErasedKeys:
         if before is None:
             return []
         erasures = Erasure.of(snapshot)
-        new = [erasure for erasure in erasures if before.is_before(erasure)]
+        new = [erasure for erasure in erasures if before.is_before(erasure, snapshot)]
         if new:
             self._check_named(snapshot, new, warn)
         if not self.keys:
@@ -62,7 +62,7 @@ class ErasedKeys:
         for position in itertools.chain([before], positions) if erasures else ():
             if position is None:  # nobody knows what it had
                 return [other_keys()]
-            if position.is_before(erasures[-1]):
+            if position.is_before(erasures[-1], snapshot):
                 return [other_keys(), FromOffsets({number: position.end(number) for number in position.positions})]
         return []  # the archive was made after the last erasure
 

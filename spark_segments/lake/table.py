@@ -314,7 +314,8 @@ class _Update:
             needs_new_files=self.columns is not None and self.columns.needs_new_files,
             erased=self._erased(history) if self.settings.archive else (),
         )
-        self.positions = partial(TablePositions.of, snapshot, at_ms, None if log.is_kafka else snapshot.version)
+        commit_id = None if log.is_kafka else _commit_id(log, snapshot.topic, snapshot.version) or ""
+        self.positions = partial(TablePositions.of, snapshot, at_ms, commit_id)
         self.figures: Counter[str] = Counter()
         self.undated = 0
         self.rows: Counter[int] = Counter()
@@ -587,12 +588,23 @@ def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | 
     """The operations of the topic's commits since the table was in step; None where one is not known."""
     if before is None or before.version is None or before.topic_id != snapshot.topic_id:
         return None
+    # The follower that was promoted may have at 3 what its former leader has at 7:
+    #
+    #   leader     0 … 4 5 6:compact 7        the table names 5
+    #   follower   0 1 2 3:promote 4 5 6      and has the compaction at 2, so that no commit after 5 says so
+    if not before.is_of_manifest(snapshot, _commit_id(log, snapshot.topic, before.version)):
+        return None
     read = log.manifest(snapshot.topic).log.operation
     with ThreadPoolExecutor(_THREADS) as pool:
         try:
             return {*pool.map(read, range(before.version + 1, snapshot.version + 1))}
         except FileNotFoundError:  # vacuum takes commits file.delete.delay.ms after the next one
             return None
+
+
+def _commit_id(log: LogDirectory, topic: str, version: int) -> str | None:
+    facts = log.manifest(topic).facts(version)
+    return None if facts is None else facts.commit_id
 
 
 def _tasks(parts: Iterable[ScanPart]) -> list[list[ScanPart]]:

@@ -86,9 +86,11 @@ class TablePositions:
 
     Records behind the last stable offset wait for the end of their transaction. `version`: that of the topic's manifest
     by which records have left the table; None where there is none, as in a directory of Kafka's. `across`: whether the
-    newest record of a key was looked for in all partitions. `erasures`: {id: time of its last commit} of the
-    erasures that the topic remembered, which are the same at a leader and at its followers, where versions are not;
-    None: the version alone tells.
+    newest record of a key was looked for in all partitions. `commit_id`: of the commit that made the version. A
+    promoted follower and a rebuilt manifest count their own versions, so that a number alone names no version; ""
+    where the log lacked the commit. `erasures`: {id: time of its last commit} of the erasures that the topic
+    remembered, which are the same at a leader and at its followers. Earlier versions of this package wrote neither
+    (None).
     """
 
     topic_id: str
@@ -98,12 +100,16 @@ class TablePositions:
     version: int | None = None
     across: bool = False
     erasures: Mapping[str, int] | None = None
+    commit_id: str | None = None
 
     @classmethod
     def of(
-        cls, snapshot: Snapshot, at_ms: int, version: int | None, ends: Mapping[int, int] | None = None
+        cls, snapshot: Snapshot, at_ms: int, commit_id: str | None, ends: Mapping[int, int] | None = None
     ) -> TablePositions:
-        """The positions of a table that has all that may be read of a snapshot, up to `ends` where they are given."""
+        """The positions of a table that has all that may be read of a snapshot, up to `ends` where they are given.
+        `commit_id`: of the snapshot's version; None where the topic has no manifest.
+        """
+        version = None if commit_id is None else snapshot.version
         bounds = snapshot.offset_bounds(READ_COMMITTED)
         ends = {number: end for number, (_, end) in bounds.items()} if ends is None else ends
         epochs = {row.partition: LeaderEpochs.of(row) for row in snapshot.partition_rows}
@@ -112,13 +118,24 @@ class TablePositions:
         }
         starts = {number: start for number, (start, _) in bounds.items()}
         erasures = {erasure.erasure_id: erasure.committed_ms for erasure in Erasure.of(snapshot)}
-        return cls(snapshot.topic_id, positions, starts, at_ms, version, Eras.of(snapshot) is not None, erasures)
+        across = Eras.of(snapshot) is not None
+        return cls(snapshot.topic_id, positions, starts, at_ms, version, across, erasures, commit_id)
 
-    def is_before(self, erasure: Erasure) -> bool:
-        """Whether the table had these positions before the erasure, as far as anybody knows."""
+    def is_before(self, erasure: Erasure, topic: Snapshot) -> bool:
+        """Whether the table had these positions before the erasure of the topic, as far as anybody knows."""
         if self.erasures is not None:
             return self.erasures.get(erasure.erasure_id) != erasure.committed_ms  # it may have gone on since
-        return self.version is None or erasure.version > self.version
+        if self.version is None or topic.role.epoch:  # after a promotion the version may be the former leader's
+            return True
+        return erasure.version > self.version
+
+    def is_of_manifest(self, topic: Snapshot, commit_id: str | None) -> bool:
+        """Whether `version` is a version of the topic's manifest, in which that version has this commit (None: nobody
+        knows). Else numbers of the two cannot be compared.
+        """
+        if self.commit_id is None:
+            return not topic.role.epoch
+        return bool(self.commit_id) and self.commit_id == commit_id
 
     def end(self, partition: int) -> int:
         """The first offset of a partition that the table has not reached."""
@@ -133,8 +150,8 @@ class TablePositions:
         said = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
         more = {"leader_epochs": epochs, "across": self.across}
         said |= {name: value for name, value in more.items() if value}
-        if self.erasures is not None:
-            said["erasures"] = self.erasures
+        more = {"erasures": self.erasures, "commit_id": self.commit_id}
+        said |= {name: value for name, value in more.items() if value is not None}
         return json.dumps({"segments": said})
 
     @staticmethod
@@ -147,9 +164,10 @@ class TablePositions:
             starts = {int(name): start for name, (start, _) in offsets.items()}
             at_ms, version, across = said["at_ms"], said["version"], said.get("across", False)
             erasures = dict(said["erasures"]) if "erasures" in said else None
+            commit_id = said.get("commit_id")
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        return TablePositions(topic_id, positions, starts, at_ms, version, across, erasures)
+        return TablePositions(topic_id, positions, starts, at_ms, version, across, erasures, commit_id)
 
 
 @dataclass(frozen=True, slots=True)

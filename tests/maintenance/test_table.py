@@ -25,9 +25,9 @@ from spark_segments.lake.plan import (
     REWRITTEN,
 )
 from spark_segments.lake.table_format import TablePositions
-from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
+from spark_segments.maintenance import compact, erase, mirror, promote, restore, retain, roll, table
 from spark_segments.storage import Storage
-from verification.kills.table_histories import History
+from verification.kills.table_histories import DeltaSide, History, IcebergSide
 from verification.kills.table_kills import killed_and_ended, two_writers_killed
 from verification.kills.table_rows import (
     COLUMNS,
@@ -640,8 +640,9 @@ def test_a_table_that_others_have_partitioned_is_an_error_that_says_by_what(orde
 def test_a_position_is_the_same_after_json():
     for version in (None, 7):
         positions = {0: Position(5, "id"), 12: Position(7, "id", 3)}
-        for erasures in (None, {}, {"an erasure": 98}):
-            position = TablePositions("id", positions, {0: 1, 12: 0}, 99, version, erasures=erasures)
+        for erasures, commit_id in ((None, None), ({}, ""), ({"an erasure": 98}, "a commit")):
+            more = {"erasures": erasures, "commit_id": commit_id}
+            position = TablePositions("id", positions, {0: 1, 12: 0}, 99, version, **more)
             assert TablePositions.from_json(position.to_json()) == position
     assert TablePositions.from_json("") is None and TablePositions.from_json('{"other": 1}') is None
 
@@ -715,3 +716,29 @@ def test_two_writers_that_are_killed_leave_the_records_of_the_topic(orders, uri,
     update(orders, uri, view=view)
     two_writers_killed(orders, uri, 20, random.Random(7), python_environment)
     assert content(uri) == readable(orders, view=view)
+
+
+@pytest.mark.cases(2)
+def test_versions_of_a_promoted_follower_are_not_those_of_its_leader(orders, uri, tmp_path, view):
+    """The follower has the compaction at a lower version than the table has from the leader."""
+    append(orders, (b"a", b"2"))
+    for number in range(3):
+        orders.topic("orders").alter(config={"segment.ms": str(10**9 + number)})
+    update(orders, uri, view=view)
+    cleaned(orders)
+    follower = LogDir.create(str(tmp_path / "follower"))
+    mirror(follower, leader=orders)
+    promote(follower, former=orders)
+    reached = table_version(uri)
+    while follower.topic("orders").snapshot.version <= reached:
+        append(follower, (b"d", b"1"))
+    assert update(follower, uri)["why"] == REWRITTEN
+    assert content(uri) == readable(follower, view=view)
+    append(follower, (b"e", b"1"))
+    assert update(follower, uri)["why"] is None
+
+
+def table_version(uri):
+    """The version of the topic that the newest commit of a table names."""
+    side = (IcebergSide if is_iceberg(uri) else DeltaSide)(uri)
+    return side.commits()[-1][1].version

@@ -1387,6 +1387,14 @@ MUTANTS = (
     ),
     Mutant(
         "tables",
+        "a table takes the versions of a promoted follower for those of its leader",
+        "lake/table.py",
+        "    if not before.is_of_manifest(snapshot, _commit_id(log, snapshot.topic, before.version)):\n",
+        "    if False:\n",
+        "tests/maintenance/test_table.py::test_versions_of_a_promoted_follower_are_not_those_of_its_leader",
+    ),
+    Mutant(
+        "tables",
         "an archive loses what came into partitions that were added after an erasure",
         "lake/rules.py",
         "        starts = np.zeros(int(partitions.max(initial=-1)) + 1, np.int64)\n",
