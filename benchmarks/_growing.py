@@ -24,8 +24,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest.files import row_files
-from spark_segments.maintenance import compact, retain, roll, vacuum
-from spark_segments.maintenance.verification.verify import verify
+from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 
 MIB = 1 << 20
 RECORD_BYTES = 1024

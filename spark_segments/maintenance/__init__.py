@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from spark_segments.maintenance.removal.vacuum import vacuum
     from spark_segments.maintenance.retention.retain import retain
     from spark_segments.maintenance.rolling.roll import roll
-    from spark_segments.maintenance.verification.verify import verify
     from spark_segments.replicas.mirror import mirror
     from spark_segments.replicas.promote import promote
+    from spark_segments.signed_lists.verify import verify
 
 __all__ = [
     "Report",

@@ -22,7 +22,7 @@ from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.legacy import opened
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log import Change, Segment, SegmentFile, Snapshot
-from spark_segments.maintenance.verification.checksums import FileChecksum, crc_of_file
+from spark_segments.signed_lists.file_checksum import FileChecksum, crc_of_file
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import copy_file
 

@@ -12,12 +12,12 @@ from spark_segments.execution import failure_of, run_tasks
 from spark_segments.extensions import observed_job
 from spark_segments.log import LogDirectory, Report, Snapshot
 from spark_segments.maintenance.removal.vacuum import vacuum
-from spark_segments.maintenance.verification.checksums import write_checksums
 from spark_segments.progress import Progress
 from spark_segments.quantities import wall_ms
 from spark_segments.replicas.groups import mirror_groups, positions_of_all
 from spark_segments.replicas.leader import Leader
 from spark_segments.replicas.topic_mirror import TOPICS_AT_A_TIME, TopicMirror
+from spark_segments.signed_lists.checksum_list import write_checksums
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

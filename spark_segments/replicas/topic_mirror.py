@@ -23,12 +23,12 @@ from spark_segments.log import (
     Snapshot,
     TopicRow,
 )
-from spark_segments.maintenance.verification.checksums import FileChecksum
 from spark_segments.progress import Progress
 from spark_segments.replicas.copies import CopiedSet, Copier, copy_tasks, file_sets, partitions_with_producers
 from spark_segments.replicas.divergence import Copy, diverged, foreign_tails, has_new_role, tails_of_follower
 from spark_segments.replicas.follower import FollowerVersion
 from spark_segments.replicas.leader import BEGAN_ANEW, Leader, LeaderVersion, Lineage
+from spark_segments.signed_lists.file_checksum import FileChecksum
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1445,7 +1445,7 @@ MUTANTS = (
     Mutant(
         "pairs",
         "a check of a list of which nothing is left is a success",
-        "maintenance/verification/listed_files.py",
+        "signed_lists/comparison.py",
         "        if len(gone) == len(listed):\n",
         "        if False:\n",
         "tests/test_pairs.py::test_what_once_went_wrong_goes_right[a-signed-list-of-files-that-are-gone]",

@@ -35,7 +35,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "MANY_CHUNKS": ("spark.row_writer.MANY_CHUNKS",),
     "LARGE_BATCH_BYTES": ("spark.batches.LARGE_BATCH_BYTES",),
     "IMPORT_WAVE_BYTES": ("kafka.importing.WAVE_BYTES",),
-    "READ_BYTES": ("maintenance.verification.checksums.READ_BYTES",),
+    "READ_BYTES": ("signed_lists.file_checksum.READ_BYTES",),
     # The manifest
     "MERGE_VERSIONS": ("log.manifest.manifest.MERGE_VERSIONS",),
     "CHECKPOINT_VERSIONS": ("log.manifest.manifest.CHECKPOINT_VERSIONS",),

@@ -103,7 +103,7 @@ def import_(
     write_copied(metrics, log, report, "records_in", "bytes_in")
     print_report(report.to_dict(), output)
     if checksums is not None:
-        from spark_segments.maintenance.verification.checksums import write_checksums
+        from spark_segments.signed_lists.checksum_list import write_checksums
 
         write_checksums(log.storage, [log.topic(name).snapshot for name in report.topics], checksums, spark=session)
     new = [log.topic(name) for name in report.topics if name not in before] if output is not Output.JSON else []

@@ -24,10 +24,10 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_rows, print_table, shown_hole
 from spark_segments.errors import InvalidOptionError
 from spark_segments.maintenance.rebuild.rebuild import is_lost, rebuild_manifest
-from spark_segments.maintenance.verification.evidence import Signing, read_signed
-from spark_segments.maintenance.verification.listed_files import by_operation
-from spark_segments.maintenance.verification.verify import verify as look_for_faults
 from spark_segments.quantities import Bytes, human_bytes, moment, plural
+from spark_segments.signed_lists.comparison import by_operation
+from spark_segments.signed_lists.signature import Signing, read_signed
+from spark_segments.signed_lists.verify import verify as look_for_faults
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir

@@ -27,7 +27,7 @@ from spark_segments.cli.records.value_text import guessed
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import SegmentsError
 from spark_segments.face.logdir import LogDir
-from spark_segments.maintenance.verification.verify import verify as look_for_faults
+from spark_segments.signed_lists.verify import verify as look_for_faults
 
 MOST_BYTES = 60_000
 """Of an answer: some 20,000 tokens of a model."""

@@ -35,6 +35,7 @@ from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.recovery.loss import LostManifest
 from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
+from spark_segments.log.manifest.state.removals import operations_out_of_log
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import CommitFacts, TableState, TopicLog, record_forced_deletion
 from spark_segments.log.manifest.topic_row import TopicRow
@@ -177,6 +178,12 @@ class Manifest:
     def changed_rows(self, version: int) -> tuple[pa.Table, pa.Table] | None:
         """(the segment rows that a commit took out, the segment rows that it brought); None where nobody knows."""
         return self.log.changed_rows(version)
+
+    def operations_out_of_log(self, since_version: int) -> dict[str, str | None]:
+        """{path without its suffix: the operation that took it out of the log}, of the commits after a version; None
+        where a commit does not say it.
+        """
+        return operations_out_of_log(self.log, since_version)
 
     def keys_from_ms(self, config: Mapping[str, str]) -> int:
         """The time, by the store's clock, from which on a topic of this configuration remembers idempotency keys."""

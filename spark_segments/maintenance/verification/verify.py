@@ -10,15 +10,14 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from spark_segments.config import is_topic_name, topic_config
+from spark_segments.config import TopicConfig, is_topic_name, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
-from spark_segments.extensions import observed_job
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
@@ -36,19 +35,15 @@ from spark_segments.maintenance.verification.manifest_rows import (
     check_files,
     check_rows,
     check_shared_rows,
-    check_statistics,
     check_topic,
     readable,
 )
-from spark_segments.maintenance.verification.shared_objects import check_footers, check_objects
+from spark_segments.maintenance.verification.shared_objects import SharedObject, check_footers, check_objects
 from spark_segments.progress import Progress
 from spark_segments.storage import FileInfo, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from spark_segments.maintenance.verification.checksums import ChecksumList
-    from spark_segments.maintenance.verification.evidence import Signing
 
 
 @dataclass
@@ -115,107 +110,102 @@ class VerifiedTopic:
         _add(report, self.findings, self.repaired.keys())
 
 
-@observed_job("verify")
-def verify(
-    log: LogDirectory,
-    *,
-    topics: Sequence[str] | None = None,
-    spark: SparkSession | None = None,
-    dry_run: bool = False,
-    progress: Progress | None = None,
-    deep: bool = False,
-    repair: bool = False,
-    cut: bool = False,
-    against: Path | ChecksumList | None = None,
-    sign: Signing | None = None,
-) -> Report:
-    """Verifies the topics that are selected, or all, in this process or, where there is a session, on Spark.
+@dataclass
+class Verification:
+    """A look at the topics that are selected, or at all, in this process or, where there is a session, on Spark.
 
-    Faults of the log are the report's `findings`, never errors. A topic has a line, with what was read of it as
-    `bytes_in`. `details`: deep, partitions, segments; findings_left_out, of which there were MOST_OF_A_KIND already;
-    uncorrected, the findings that no repair has corrected; holes, the known holes that the topics have recorded, which
-    are no findings; lost, the offsets of damaged batches, which cannot be read.
-
-    `repair` first rebuilds the manifests of `topics` that are lost or damaged, each of which is in `details` as
-    "rebuilt" with what a rebuild says (restore.md): where commits may be lost, the topic gets a new id. It checks
-    deeply, then rebuilds the wrong sidecars under new names, in a single commit for each topic; each
-    has a line, with its `new_path`. The findings stay in the report. With `cut` it takes damaged batches out of the
-    log, too: their offsets become holes of the topic, and all other records stay. `against`: a list of checksums
-    (checksums.py) that the files are compared with, too; `details` has what became of them as
-    "listed". `sign`: a deep look that finds nothing writes a signed list of
-    what it has read (evidence.py), which `details` names as "signed". Raises UnknownTopicError for a name of `topics`
-    that is not there, LogDirError for a repair of a directory that Kafka wrote, NotLeaderError for that of a follower.
-
-    `progress` is called with (topics done, all topics), and of a deep look with (bytes read, bytes to read), which
-    begin again with each topic, and with each part of a large one.
+    Faults of the log are the report's `findings`, never errors. `signed_lists.verify` has the public function, and says
+    what each mode does. `keeps_snapshots`: `snapshots` has what was read of each topic while nothing had been found.
+    `began_ms`: when it began, by the store's clock.
     """
-    if cut and not repair:
-        raise InvalidOptionError("Damaged batches are taken out by a repair", expected="repair, too", found="cut alone")
-    if repair and log.is_kafka:
-        raise LogDirError(
-            "A Kafka log directory is read-only",
-            path=log.uri,
-            hint="Import it, or start a broker on it. Both rebuild the indexes",
-        )
-    if sign is not None:
-        if repair or not deep:
+
+    log: LogDirectory
+    topics: Sequence[str] | None = None
+    spark: SparkSession | None = None
+    progress: Progress | None = None
+    dry_run: bool = False
+    deep: bool = False
+    repair: bool = False
+    cut: bool = False
+    keeps_snapshots: bool = False
+    snapshots: list[Snapshot] = field(default_factory=list)
+    began_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_mode()
+        self.report = _new_report(self._is_deep, self.dry_run)
+
+    @property
+    def _is_deep(self) -> bool:
+        return self.deep or self.repair  # a sidecar is rebuilt from a log that was read whole
+
+    def _check_mode(self) -> None:
+        if self.cut and not self.repair:
             raise InvalidOptionError(
-                "What is signed was read whole, and is not changed", expected="deep, without a repair", found="sign"
+                "Damaged batches are taken out by a repair", expected="repair, too", found="cut alone"
             )
-        if log.is_kafka:
-            raise LogDirError("Nothing of a broker's own directory is signed", path=log.uri, hint="Import it first")
-        sign.check()
-    listed = None
-    if against is not None:
-        from spark_segments.maintenance.verification.checksums import ChecksumList, check_against
+        if self.repair and self.log.is_kafka:
+            raise LogDirError(
+                "A Kafka log directory is read-only",
+                path=self.log.uri,
+                hint="Import it, or start a broker on it. Both rebuild the indexes",
+            )
 
-        listed = ChecksumList.read(against) if isinstance(against, Path) else against
-    report = _new_report(deep or repair, dry_run)
-    rebuilt = _rebuild_lost(log, topics, report) if repair and topics is not None else []
-    kept = log.storage.directories(RECOVERY_DIRECTORY) if topics is None and log.kafka is None else ()
-    kept = [name for name in kept if is_topic_name(name)]
-    names = LogDirectory.selected(log.directories(), topics)
-    if dry_run:
-        names = [name for name in names if name not in rebuilt]
-    for name in sorted({*kept} - {*names}):
-        _add(report, _lost_manifest(log, name))
-    snapshots, began_ms = [], log.storage.now_ms()
-    for number, name in enumerate(names):
+    def run(self) -> None:
+        """Looks at the topics, and at what the directory has beside them."""
+        # Copies are listed before the topics: listed after them, the copy of a topic that was created in between would
+        # seem to have no manifest.
+        copies = self._recovery_copies()
+        names = self._rebuild_lost()
+        for name in sorted(copies - {*names}):
+            self.add(_lost_manifest(self.log, name))
+        self.began_ms = self.log.storage.now_ms()
+        for number, name in enumerate(names):
+            self._verify_topic(name)
+            if self.progress is not None and not self._is_deep:
+                self.progress(number + 1, len(names))
+        if self.log.kafka is not None:
+            findings = Findings("")
+            self.log.kafka.check_directory(findings)
+            self.add(findings)
+
+    def add(self, findings: Findings) -> None:
+        """Adds findings to the report."""
+        _add(self.report, findings)
+
+    def _rebuild_lost(self) -> list[str]:
+        """The topics to look at, once a repair has rebuilt the manifests that are lost or damaged."""
+        if not self.repair or self.topics is None:
+            return LogDirectory.selected(self.log.directories(), self.topics)
+        lost = [name for name in self.log.named(self.topics) if is_lost(self.log, name)]
+        for name in lost:
+            rebuilt = rebuild_manifest(self.log, name, dry_run=self.dry_run)
+            self.report.details.setdefault("rebuilt", []).append({"topic": name, **rebuilt.details})
+            self.report.partitions += rebuilt.partitions
+        names = LogDirectory.selected(self.log.directories(), self.topics)
+        return [name for name in names if not (self.dry_run and name in lost)]  # a dry run has rebuilt none
+
+    def _recovery_copies(self) -> set[str]:
+        """The topics of which there is a recovery copy, where all topics are looked at."""
+        if self.topics is not None or self.log.kafka is not None:
+            return set()
+        return set(filter(is_topic_name, self.log.storage.directories(RECOVERY_DIRECTORY)))
+
+    def _verify_topic(self, name: str) -> None:
+        topic = VerifiedTopic(
+            self.log, name, is_deep=self._is_deep, repairs=self.repair and not self.dry_run, spark=self.spark
+        )
+        topic.cuts = self.cut and topic.repairs
+        topic.progress = self.progress if topic.is_deep else None
         try:
-            topic = VerifiedTopic(log, name, is_deep=deep or repair, repairs=repair and not dry_run, spark=spark)
-            topic.cuts = cut and topic.repairs
-            topic.progress = progress if topic.is_deep else None
-            _verify(topic, report)
-            if sign is not None and not report.findings:
-                snapshots.append(topic.snapshot)
+            _verify(topic, self.report)
         except UnknownTopicError:
-            if topics is not None and name in topics:
+            # A topic that somebody deleted meanwhile is no fault, unless it was asked for by its name.
+            if self.topics is not None and name in self.topics:
                 raise
-        if progress is not None and not (deep or repair):
-            progress(number + 1, len(names))
-    if log.kafka is not None:
-        findings = Findings("")
-        log.kafka.check_directory(findings)
-        _add(report, findings)
-    if listed is not None:
-        of_topics, bytes_read, became = check_against(log, listed, topics, spark)
-        report.details["listed"] = became.to_dict()
-        report.bytes_in += bytes_read
-        for findings in of_topics:
-            _add(report, findings)
-    if sign is not None and not report.findings:
-        report.details["signed"] = sign.write(log.storage, snapshots, began_ms, spark)
-    return report.finish()
-
-
-def _rebuild_lost(log: LogDirectory, topics: Sequence[str], report: Report) -> list[str]:
-    """Rebuilds the manifests that are lost or damaged, unless it is a dry run, and returns the names of the topics."""
-    lost = [name for name in log.named(topics) if is_lost(log, name)]
-    for name in lost:
-        rebuilt = rebuild_manifest(log, name, dry_run=report.dry_run)
-        report.details.setdefault("rebuilt", []).append({"topic": name, **rebuilt.details})
-        report.partitions += rebuilt.partitions
-    return lost
+            return
+        if self.keeps_snapshots and not self.report.findings:
+            self.snapshots.append(topic.snapshot)
 
 
 def verify_topic(
@@ -265,61 +255,99 @@ def _verify(topic: VerifiedTopic, report: Report) -> None:
 
 
 def _verify_managed(topic: VerifiedTopic) -> None:
-    findings, storage = topic.findings, topic.log.storage
-    made = made_versions(storage, topic.name) if topic.is_latest else set()
+    committed = made_versions(topic.log.storage, topic.name) if topic.is_latest else set()
+    if not _is_manifest_readable(topic):
+        return
+    snapshot, findings = topic.snapshot, topic.findings
+    _check_commits(topic, committed)
+    if topic.repairs:
+        from spark_segments.maintenance.verification.deep import REPAIR
+
+        snapshot.role.check(snapshot.topic, REPAIR)
+    config = _config(topic)
+    files = _listing(topic.log.storage, snapshot)
+    readable_rows = readable(snapshot, findings)
+    objects = _check_rows(topic, readable_rows, config, files)
+    topic.partitions, topic.segments = readable_rows.partitions.num_rows, readable_rows.live.num_rows
+    topic.holes = [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(readable_rows.states)]
+    if topic.is_deep:
+        _look_deep(topic, readable_rows, config, files, objects)
+    _pass_over_replaced(topic)
+
+
+def _is_manifest_readable(topic: VerifiedTopic) -> bool:
+    """Whether the topic's rows can be read. Why they cannot is a finding; that there is no topic is an error."""
     try:
-        snapshot = topic.snapshot
-        _ = snapshot.segments
+        _ = topic.snapshot.segments
     except UnknownTopicError:
         raise
     except (SegmentsError, DeltaError, OSError, ValueError) as error:
-        findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic.name}", found=error)
-        return
-    lost = lost_commits(topic.log.manifest(topic.name).log, made, snapshot.version)
+        topic.findings.add("The manifest cannot be read", path=f"{MANIFEST_DIRECTORY}/{topic.name}", found=error)
+        return False
+    return True
+
+
+def _check_commits(topic: VerifiedTopic, committed: set[int]) -> None:
+    """Adds a finding where a commit is lost: its mark is there, and the log ends before it.
+
+    `committed`: the versions with a mark, listed before the snapshot was read. Listed after it, they would have a
+    commit that came in between, and that commit would seem lost.
+    """
+    lost = lost_commits(topic.log.manifest(topic.name).log, committed, topic.snapshot.version)
     if lost is not None:
-        findings.add(
+        topic.findings.add(
             f"{lost.message}. {lost.hint}",
             path=f"{MANIFEST_DIRECTORY}/{topic.name}",
             expected=lost.expected,
             found=lost.found,
         )
-    if topic.repairs:
-        from spark_segments.maintenance.verification.deep import REPAIR
 
-        snapshot.role.check(snapshot.topic, REPAIR)
+
+def _config(topic: VerifiedTopic) -> TopicConfig:
+    """The topic's configuration; the default one where it is not valid, which is a finding."""
     try:
-        config = topic_config(snapshot.config, topic.log.defaults)
+        return topic_config(topic.snapshot.config, topic.log.defaults)
     except InvalidOptionError as error:
-        findings.add("The topic's configuration is not valid", rule="M30", expected=error.expected, found=error)
-        config = topic_config({}, {})
-    files = _listing(storage, snapshot)
-    now_ms = storage.now_ms()
-    snapshot = readable(snapshot, findings)
+        topic.findings.add("The topic's configuration is not valid", rule="M30", expected=error.expected, found=error)
+        return topic_config({}, {})
+
+
+def _check_rows(
+    topic: VerifiedTopic, snapshot: Snapshot, config: TopicConfig, files: dict[str, FileInfo]
+) -> list[SharedObject]:
+    """Compares rows with each other, with the clock and with the listed files."""
+    findings = topic.findings
+    now_ms = topic.log.storage.now_ms()
     check_topic(snapshot, findings)
-    state = topic.log.manifest(topic.name).state(snapshot.version)
-    check_applications(state.last_transactions(), findings)
-    check_statistics(state.store, state.files, findings)
+    check_applications(topic.log.manifest(topic.name).state(snapshot.version).last_transactions(), findings)
     check_rows(snapshot, findings)
     check_shared_rows(snapshot.live, findings)
     check_clocks(snapshot.segments, now_ms, findings)
+    # Vacuum may delete a file file.delete.delay.ms after it has left the log: such a file need not be there.
     check_files(snapshot, files, findings, kept_since_ms=now_ms - config.file_delete_delay_ms)
-    objects = check_objects(snapshot, files, findings)
-    topic.partitions, topic.segments = snapshot.partitions.num_rows, snapshot.live.num_rows
-    topic.holes = [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(snapshot.states)]
-    if topic.is_deep:
-        from spark_segments.maintenance.verification.deep import DeepLook
+    return check_objects(snapshot, files, findings)
 
-        try:
-            check_footers(topic, snapshot, objects)
-            look = DeepLook(topic, snapshot, config, files)
-            look.run()
-            if topic.repairs:
-                look.repair()
-            if topic.cuts:
-                look.cut()
-        except MissingFileError as error:  # after its segment was checked
-            findings.add("The file is missing", path=error.path, expected="the file", found="no file")
-    _pass_over_replaced(topic)
+
+def _look_deep(
+    topic: VerifiedTopic,
+    snapshot: Snapshot,
+    config: TopicConfig,
+    files: dict[str, FileInfo],
+    objects: list[SharedObject],
+) -> None:
+    """Reads every byte and, where the topic is repaired, rebuilds sidecars and takes damaged batches out."""
+    from spark_segments.maintenance.verification.deep import DeepLook
+
+    try:
+        check_footers(topic, snapshot, objects)
+        look = DeepLook(topic, snapshot, config, files)
+        look.run()
+        if topic.repairs:
+            look.repair()
+        if topic.cuts:
+            look.cut()
+    except MissingFileError as error:  # after its segment was checked
+        topic.findings.add("The file is missing", path=error.path, expected="the file", found="no file")
 
 
 def _pass_over_replaced(topic: VerifiedTopic) -> None:
@@ -328,15 +356,9 @@ def _pass_over_replaced(topic: VerifiedTopic) -> None:
     missing = [finding for finding in findings.found if finding.message.endswith("is missing") and finding.path]
     if not missing:
         return
-    snapshot = topic.snapshot
-    try:
-        rows = topic.log.snapshot(topic.name).segments
-        kept = rows.filter(pc.fill_null(pc.greater_equal(rows.column("removed_ms"), 0), True))
-    except UnknownTopicError:
-        kept = snapshot.live.slice(0, 0)
-    named = {path.removesuffix(LOG_SUFFIX) for path in kept.column("path").to_pylist()}
-    live = {path.removesuffix(LOG_SUFFIX) for path in snapshot.live.column("path").to_pylist()}
-    replaced = [finding for finding in missing if (finding.path or "").rpartition(".")[0] in live - named]
+    stems_then = _stems(topic.snapshot.live)
+    stems_now = _stems_in_use(topic)
+    replaced = [finding for finding in missing if (finding.path or "").rpartition(".")[0] in stems_then - stems_now]
     if replaced:
         findings.found = [finding for finding in findings.found if finding not in replaced]
         findings.add(
@@ -346,6 +368,20 @@ def _pass_over_replaced(topic: VerifiedTopic) -> None:
             expected="a file.delete.delay.ms that is longer than verify takes",
             found=f"{len(replaced)} files gone: run verify again",
         )
+
+
+def _stems_in_use(topic: VerifiedTopic) -> set[str]:
+    """Paths without suffixes of the segments that the newest version has in the log, or that wait for vacuum."""
+    try:
+        rows = topic.log.snapshot(topic.name).segments
+    except UnknownTopicError:
+        return set()
+    is_kept = pc.greater_equal(rows.column("removed_ms"), 0)
+    return _stems(rows.filter(pc.fill_null(is_kept, True)))
+
+
+def _stems(rows: pa.Table) -> set[str]:
+    return {path.removesuffix(LOG_SUFFIX) for path in rows.column("path").to_pylist()}
 
 
 def _verify_kafka(topic: VerifiedTopic) -> None:

@@ -12,10 +12,12 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError, InvalidOptionError, MissingFileError, StorageError
 from spark_segments.maintenance import mirror, roll, vacuum, verify
-from spark_segments.maintenance.verification import checksums
+from spark_segments.signed_lists import checksum_list, comparison, file_checksum
 from verification.world.followers import TOPIC, appended, appended_often, led, mirrored
 from verification.world.log_copies import copy_of
 from verification.world.topics import later
+
+NOTHING_COMPARED = "No file of the list of checksums is in the topic any more: nothing was compared"
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_the_list_has_every_file_of_the_followers_as_it_lies_there(follower, lis
 def test_the_next_list_reads_only_what_is_in_no_list_and_was_not_copied(leader, follower, listed, monkeypatch):
     appended(leader, 2, first=21)
     read: list[tuple[str, int | None]] = []
-    monkeypatch.setattr(checksums, "_checksums", lambda storage, wanted, *_: read.extend(wanted) or [])
+    monkeypatch.setattr(checksum_list, "checksums_of", lambda storage, files, *_, **__: read.extend(files) or [])
     mirrored(leader, follower, checksums=listed)
     assert read == []
     assert entries(listed) == as_they_lie(follower)
@@ -96,14 +98,14 @@ def test_a_file_of_a_shared_object_that_is_gone_is_found(follower, listed):
 
 def test_a_file_that_cannot_be_read_is_not_called_missing(follower, listed, monkeypatch):
     path = sorted(entries(listed))[0]
-    crc_of_file = checksums.crc_of_file
+    crc_of_file = file_checksum.crc_of_file
 
     def away(storage, file, size, *also):
         if file == path:
             raise StorageError("The store does not answer", path=storage.location(file))
         return crc_of_file(storage, file, size, *also)
 
-    monkeypatch.setattr(checksums, "crc_of_file", away)
+    monkeypatch.setattr(file_checksum, "crc_of_file", away)
     (finding,) = verify(follower, against=listed).findings
     assert (finding.message, finding.path) == ("The file cannot be read", path)
     assert "does not answer" in str(finding.found)
@@ -117,9 +119,9 @@ def test_a_list_is_gone_through_once_for_all_topics(follower, listed):
             Counted.times += 1
             return super().values()
 
-    one = checksums.ChecksumList.read(listed)
-    every, _ = checksums.check_against(follower, checksums.ChecksumList(one.topics, Counted(one.files)))
-    assert len(every) == 2 and not any(findings.found for findings in every)
+    one = checksum_list.ChecksumList.read(listed)
+    compared = comparison.compare(follower, checksum_list.ChecksumList(one.topics, Counted(one.files)))
+    assert len(compared.findings) == 2 and not any(findings.found for findings in compared.findings)
     assert Counted.times == 1
 
 
@@ -127,11 +129,11 @@ def test_a_list_is_gone_through_once_for_all_topics(follower, listed):
 def test_the_checksum_of_a_file_that_is_too_short_is_an_error(follower, limits, bytes_at_a_time):
     limits(READ_BYTES=bytes_at_a_time)
     follower.storage.write("some/file", b"0123456789")
-    assert checksums.crc_of_file(follower.storage, "some/file", 10) == crc32c.crc32c(b"0123456789")
+    assert file_checksum.crc_of_file(follower.storage, "some/file", 10) == crc32c.crc32c(b"0123456789")
     with pytest.raises(
         CorruptBatchError, match=r"shorter.*some/file at position 10: expected 12 bytes, found 10 bytes"
     ):
-        checksums.crc_of_file(follower.storage, "some/file", 12)
+        file_checksum.crc_of_file(follower.storage, "some/file", 12)
 
 
 def test_a_backup_that_went_on_is_as_good_and_one_that_went_back_is_not(leader, follower, listed, tmp_path):
@@ -140,7 +142,8 @@ def test_a_backup_that_went_on_is_as_good_and_one_that_went_back_is_not(leader, 
     roll(leader, now_ms=later(leader))
     mirrored(leader, follower)
     vacuum(follower, now_ms=later(follower))
-    assert messages(follower, listed) == []
+    assert messages(follower, listed, [TOPIC]) == []
+    assert messages(follower, listed, ["spread"]) == [NOTHING_COMPARED], "its only file was rolled"
     mirrored(leader, follower, checksums=tmp_path / "later")
     assert set(messages(before, tmp_path / "later", [TOPIC])) == {
         "The topic went back to a version before the list of checksums",
@@ -153,6 +156,7 @@ def test_a_topic_that_is_gone_or_another_one_is_found(leader, follower, listed, 
     other.create_topic(TOPIC)
     assert messages(other, listed) == [
         "The topic is not that of the list of checksums",
+        NOTHING_COMPARED,
         "A topic of the list of checksums cannot be read",
     ]
 

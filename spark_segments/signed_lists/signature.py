@@ -1,8 +1,8 @@
 """Signed lists: what a deep look found without a fault, for somebody who was not there.
 
-A list of checksums (checksums.py) with a first line that says when, where and by which version it was written, with the
-offsets and records of each partition, and with the SHA-256 of each file. The last line has the Ed25519 signature of all
-bytes before it, and the public key.
+A list of checksums (checksum_list.py) with a first line that says when, where and by which version it was written, with
+the offsets and records of each partition, and with the SHA-256 of each file. The last line has the Ed25519 signature of
+all bytes before it, and the public key.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments import __version__
 from spark_segments.errors import InvalidOptionError, MissingExtraError
-from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.maintenance.verification.checksums import ChecksumList, list_checksums, partitions_of, replace_text
+from spark_segments.log import Snapshot
+from spark_segments.signed_lists.checksum_list import ChecksumList, list_checksums, partitions_of, replace_text
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -131,12 +131,12 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _key(path: Path, wanted: str) -> Any:
-    """The Ed25519 key in a PEM file; `wanted`: private or public."""
+def _key(path: Path, kind: str) -> Any:
+    """The Ed25519 key in a PEM file; `kind`: private or public."""
     exceptions, serialization, ed25519 = _library()
     try:
         data = path.read_bytes()
-        if wanted == "private":
+        if kind == "private":
             key = serialization.load_pem_private_key(data, password=None)
         else:
             key = serialization.load_pem_public_key(data)
@@ -144,7 +144,7 @@ def _key(path: Path, wanted: str) -> Any:
             raise ValueError(f"a key of {type(key).__name__}")
     except (OSError, ValueError, TypeError, exceptions.UnsupportedAlgorithm) as error:
         raise InvalidOptionError(
-            f"The file has no {wanted} key of Ed25519",
+            f"The file has no {kind} key of Ed25519",
             path=str(path),
             expected="PEM, without a password",
             found=str(error).partition("\n")[0][:120],
