@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -240,16 +241,25 @@ class Storage:
         """Creates a file with these bytes (any buffer). `unique` as in `stream`: a request that fails is then sent
         again, since any bytes that the store already has of the file are the same.
         """
-        if unique and not self.is_local:
+        self.write_all([(path, data)], unique=unique)
+
+    def write_all(self, files: Iterable[tuple[str, Any]], *, unique: bool = False) -> None:
+        """Creates files, each of (path, bytes), as `write` does, and at the same time where each is a request."""
+        if not self.is_local:
+            self.at_once(partial(self._upload, unique), files)
+            return
+        for path, data in files:
+            with self.stream(path, unique=unique) as stream:
+                stream.write(data)
+
+    def _upload(self, unique: bool, file: tuple[str, Any]) -> None:
+        path, data = file
+        if unique:
             self._changed(path)
             self._retried(self._files().replace, path, data)
             return
-        with self.stream(path, unique=unique) as stream:
+        with self.stream(path) as stream:
             stream.write(data)
-
-    def write_all(self, files: Iterable[tuple[str, Any]], *, unique: bool = False) -> None:
-        """Creates files, each of (path, bytes), at the same time where each is a request."""
-        self.at_once(lambda file: self.write(*file, unique=unique), files)
 
     def replace(self, path: str, data: Any) -> None:
         """Writes a file whole (any buffer), in place of an existing file. A crash leaves the old or the new file.

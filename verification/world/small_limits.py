@@ -31,6 +31,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "CSV_HEAD_BYTES": ("cli.records.input_rows.CSV_HEAD_BYTES",),
     # Writing
     "WAITING_BYTES": ("log.appending.appender.WAITING_BYTES",),
+    "MAX_OPEN_CHUNKS": ("log.appending.appender.MAX_OPEN_CHUNKS",),
     "FEWEST_RUNS": ("log.appending.appender.FEWEST_RUNS", "maintenance.rolling.copies.FEWEST_RUNS"),
     "MANY_CHUNKS": ("spark.row_writer.MANY_CHUNKS",),
     "LARGE_BATCH_BYTES": ("spark.batches.LARGE_BATCH_BYTES",),

@@ -47,14 +47,6 @@ class WaitingRun:
             self.log_bytes += encoded.buffer.size
             self.next_offset = int(encoded.batches.last_offset[-1]) + 1
 
-    def write(self, writer: SharedObjectWriter, partition: int, created_ms: int) -> None:
-        """Writes the batches as a run of an object."""
-        writer.begin(partition, created_ms)
-        for encoded in self.parts:
-            data, least = np.frombuffer(encoded.buffer, np.uint8), int(encoded.min_timestamps.min())
-            writer.append(data, encoded.batches, least)
-            writer.add_tombstones(encoded.tombstones)
-
 
 DEFAULT_BATCH_BYTES = 131072
 BUFFER_BYTES = 64 << 20
@@ -135,6 +127,11 @@ class _Open:
     waiting: dict[int, WaitingRun] = field(default_factory=dict)
     finished: list[Segment] = field(default_factory=list)
     row_without_key: int | None = None
+
+    def waiting_bytes(self, partition: int) -> int:
+        """The encoded bytes of a partition that wait for a file."""
+        run = self.waiting.get(partition)
+        return 0 if run is None else run.log_bytes
 
 
 class Appender:
@@ -218,7 +215,10 @@ class Appender:
         """Writes the buffered rows, finishes all chunks and returns them, an entry for each topic."""
         self._flush()
         for opened in self._topics.values():
-            self._write_runs(opened, [*opened.waiting])
+            if len(opened.waiting) >= FEWEST_RUNS:
+                self._write_object(opened)
+            else:
+                self._open_chunks(opened, [*opened.waiting])
             for chunks in self._storage.at_once(ChunkWriter.close, opened.writers.values()):
                 opened.finished.extend(chunks)
             opened.writers = {}
@@ -235,33 +235,54 @@ class Appender:
         ]
 
     def _flush(self) -> None:
+        """Encodes the buffered rows, and writes the batches that became many.
+
+        All files are opened from this loop. What it goes through are generators, so that what is written is counted
+        before they go on.
+        """
+        for opened, batch in self._buffered():
+            for group, writers, encoded in self._encoded(opened, batch):
+                for writer, batches in zip(writers, encoded, strict=True):
+                    writer.append(batches)
+                    if isinstance(writer, WaitingRun):
+                        self._waiting_bytes += batches.buffer.size
+                for topic, partitions, may_share in self._due(opened, group):
+                    if may_share and len(partitions) >= FEWEST_RUNS:
+                        self._write_object(topic)
+                    else:
+                        self._open_chunks(topic, partitions)
+
+    def _buffered(self) -> Iterator[tuple[_Open, pa.RecordBatch]]:
+        """The buffered rows, topic by topic, which are no longer buffered then."""
         if not self._pending:
             return
         rows = combine(self._pending)
-        self._pending, self._pending_bytes = [], 0
+        self._pending = []
+        self._pending_bytes = 0
         for batch in rows:
-            self._encode_topics(batch)
+            if self._topic is not None:
+                opened = self._open(self._topic)
+                self._check_keys(opened, batch.column("key").is_null())
+                yield opened, batch
+            else:
+                yield from self._by_topic(batch)
             self._flushed_rows += batch.num_rows
 
-    def _encode_topics(self, batch: pa.RecordBatch) -> None:
-        if self._topic is not None:
-            opened = self._open(self._topic)
-            self._check_keys(opened, batch.column("key").is_null())
-            self._encode(opened, batch)
-        else:
-            topics = batch.column("topic").dictionary_encode()
-            if topics.null_count:
-                raise InvalidOptionError(
-                    "A row has no topic",
-                    expected="a topic name",
-                    found="null",
-                    hint="Give the option topic, or fill the column",
-                )
-            for number, name in enumerate(topics.dictionary.to_pylist()):
-                opened = self._open(name)
-                mine = pc.equal(topics.indices, number)
-                self._check_keys(opened, pc.and_(mine, batch.column("key").is_null()))
-                self._encode(opened, batch if len(topics.dictionary) == 1 else batch.filter(mine))
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[_Open, pa.RecordBatch]]:
+        """The rows of a batch by its column topic."""
+        topics = batch.column("topic").dictionary_encode()
+        if topics.null_count:
+            raise InvalidOptionError(
+                "A row has no topic",
+                expected="a topic name",
+                found="null",
+                hint="Give the option topic, or fill the column",
+            )
+        for number, name in enumerate(topics.dictionary.to_pylist()):
+            opened = self._open(name)
+            mine = pc.equal(topics.indices, number)
+            self._check_keys(opened, pc.and_(mine, batch.column("key").is_null()))
+            yield opened, batch if len(topics.dictionary) == 1 else batch.filter(mine)
 
     def _check_keys(self, opened: _Open, without_key: pa.Array) -> None:
         """Notes the first row without a key, or refuses it. `without_key` is bool[rows] of the batch to be flushed."""
@@ -288,14 +309,12 @@ class Appender:
             )
         return self._topics[topic]
 
-    def _encode(self, opened: _Open, batch: pa.RecordBatch) -> None:
+    def _encoded(
+        self, opened: _Open, batch: pa.RecordBatch
+    ) -> Iterator[tuple[list[int], list[ChunkWriter | WaitingRun], list[Encoded]]]:
+        """(partitions, where their batches go, their batches) of the rows, a group of partitions at a time."""
         config = opened.target.config
-        if opened.timestamp_type == LOG_APPEND_TIME:
-            now = pa.scalar(self._storage.now_ms() * 1000, pa.timestamp("us", tz="UTC"))
-            column = batch.schema.get_field_index("timestamp")
-            batch = batch.set_column(column, "timestamp", pa.repeat(now, batch.num_rows))
-        else:
-            check_timestamps(batch.column("timestamp"), opened.target.topic, config, self._storage.now_ms())
+        batch = self._timed(opened, batch)
         partitions = self._partitions(opened, batch)
         order, starts = group_rows(partitions, opened.target.partitions)
         columns = RecordColumns.of(batch)
@@ -318,11 +337,17 @@ class Appender:
                 timestamp_type=opened.timestamp_type,
                 leader_epoch=NO_LEADER_EPOCH,
             )
-            for writer, batches in zip(writers, encoded, strict=True):
-                writer.append(batches)
-                if isinstance(writer, WaitingRun):
-                    self._waiting_bytes += batches.buffer.size
-            self._make_room(opened, group)
+            yield group, writers, encoded
+
+    def _timed(self, opened: _Open, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the times that the topic gives them, or with their own, which are checked."""
+        if opened.timestamp_type != LOG_APPEND_TIME:
+            config = opened.target.config
+            check_timestamps(batch.column("timestamp"), opened.target.topic, config, self._storage.now_ms())
+            return batch
+        now = pa.scalar(self._storage.now_ms() * 1000, pa.timestamp("us", tz="UTC"))
+        column = batch.schema.get_field_index("timestamp")
+        return batch.set_column(column, "timestamp", pa.repeat(now, batch.num_rows))
 
     @staticmethod
     def _groups(opened: _Open, starts: np.ndarray, most_rows: int) -> Iterator[list[int]]:
@@ -345,14 +370,21 @@ class Appender:
         if group:
             yield group
 
-    def _make_room(self, opened: _Open, partitions: Sequence[int]) -> None:
-        """Opens chunks for the runs of these partitions that became large, and writes what waits where it is much."""
-        for partition in partitions:
-            run = opened.waiting.get(partition)
-            if run is not None and run.log_bytes >= opened.target.chunk_bytes:
-                self._write_runs(opened, [partition], may_share=False)
-        if self._waiting_bytes >= WAITING_BYTES:
-            self._write_waiting()
+    def _due(self, opened: _Open, group: Sequence[int]) -> Iterator[tuple[_Open, list[int], bool]]:
+        """(topic, partitions, whether they may share an object) of runs to be written, after a group got its batches.
+
+        Runs that became large get chunks. Where much waits in memory, large runs get chunks that stay open; where that
+        is not enough, the others go into objects.
+        """
+        large = [number for number in group if opened.waiting_bytes(number) >= opened.target.chunk_bytes]
+        yield opened, large, False
+        if self._waiting_bytes < WAITING_BYTES:
+            return
+        for topic in self._topics.values():
+            yield topic, [number for number in topic.waiting if topic.waiting_bytes(number) >= LARGE_RUN_BYTES], False
+        if self._waiting_bytes >= WAITING_BYTES // 2:
+            for topic in self._topics.values():
+                yield topic, [*topic.waiting], True
 
     def _partitions(self, opened: _Open, batch: pa.RecordBatch) -> np.ndarray:
         """int32[rows]: the partition column where it is set, else murmur2 of the key, else the sticky partition."""
@@ -395,22 +427,8 @@ class Appender:
             return writer
         return opened.waiting.setdefault(partition, WaitingRun())
 
-    def _write_waiting(self) -> None:
-        """Makes room: large runs get chunks, which stay open; where that is not enough, the others go into objects."""
-        for opened in self._topics.values():
-            large = [number for number, run in opened.waiting.items() if run.log_bytes >= LARGE_RUN_BYTES]
-            self._write_runs(opened, large, may_share=False)
-        if self._waiting_bytes >= WAITING_BYTES // 2:
-            for opened in self._topics.values():
-                self._write_runs(opened, [*opened.waiting])
-
-    def _write_runs(self, opened: _Open, partitions: Sequence[int], *, may_share: bool = True) -> None:
-        """Opens chunks for partitions and puts their runs that wait into these, or all into a shared object, where that
-        `may_share` many.
-        """
-        if may_share and len(partitions) >= FEWEST_RUNS:
-            self._write_object(opened)
-            return
+    def _open_chunks(self, opened: _Open, partitions: Sequence[int]) -> None:
+        """Opens chunks for partitions, and puts their runs that wait into these."""
         target, limits = opened.target, SegmentLimits.of(opened.target.config)
         for partition in partitions:
             if sum(len(other.writers) for other in self._topics.values()) >= MAX_OPEN_CHUNKS:
@@ -426,11 +444,16 @@ class Appender:
                 writer.append(encoded)
 
     def _write_object(self, opened: _Open) -> None:
+        """Writes all runs of a topic that wait into a shared object."""
         target = opened.target
         limits, now_ms = SegmentLimits.of(target.config), self._storage.now_ms()
         with SharedObjectWriter(self._storage, target.topic, target.topic_id, limits) as writer:
             for partition, run in sorted(opened.waiting.items()):
-                run.write(writer, partition, now_ms)
+                writer.begin(partition, now_ms)
+                for encoded in run.parts:
+                    data, least = np.frombuffer(encoded.buffer, np.uint8), int(encoded.min_timestamps.min())
+                    writer.append(data, encoded.batches, least)
+                    writer.add_tombstones(encoded.tombstones)
             rows = writer.close()
         self._waiting_bytes -= sum(run.log_bytes for run in opened.waiting.values())
         opened.waiting = {}

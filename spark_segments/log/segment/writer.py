@@ -188,7 +188,8 @@ class ChunkWriter:
             shift = self._writer.next_offset - int(batches.base_offset[start])
             fitting = self._writer.fitting(batches, start, shift)
             if fitting == 0:
-                self.close()
+                self._finished.append(self._writer.close(topic_id=self._topic_id, created_ms=self._storage.now_ms()))
+                self._writer = None
                 continue
             piece = batches.take(slice(start, start + fitting))
             data, moved = _rebased(encoded.buffer, piece, shift)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import operator
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -200,7 +201,7 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         files = self.writer.planned(snapshot, state.files, change, keys_from_ms)
         note = CommitNote(self.commit_id, len(self.sent), change.operation)
         note_file = self._note_file(state, change, files, note)
-        self._write(state, note_file)
+        self.log.storage.at_once(operator.call, self._steps(state, note_file))
         note_path = note_file[0]
         delta.prepare(state.table, [*map(self.log.store.path, files.added), note_path])
 
@@ -215,15 +216,15 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         self.log.mark_made(table.version, note)
         return Reply(RequestOutcome.MADE, Commit(table.version, snapshot, change, table=table))
 
-    def _write(self, state: TableState, note_file: NamedFile) -> None:
-        """Writes the files that a commit adds, and its note. A state that is not this process's own commit may lack the
-        newest commit, where its file was lost: that is looked for meanwhile.
+    def _steps(self, state: TableState, note_file: NamedFile) -> list[Callable[[], object]]:
+        """What comes before the request: the files that a commit adds, and its note, are written. A state that is not
+        this process's own commit may lack the newest commit, where its file was lost: that is looked for meanwhile.
         """
         steps: list[Callable[[], object]] = []
         if not state.is_trusted and state.version >= 0:
             steps.append(partial(check_none_lost, self.log, state))
         steps.append(partial(self.writer.write, [note_file]))
-        self.log.storage.at_once(lambda step: step(), steps)
+        return steps
 
     def _note_file(self, state: TableState, change: Change, files: FileChange, note: CommitNote) -> NamedFile:
         """The note of a try. Where a topic takes the place of one of which nothing is left, it names all files of its
