@@ -172,7 +172,9 @@ def partition_error(view: ServedTopic | None, code: ErrorCode, partition: int, e
     return ErrorCode.fenced_leader_epoch if epoch < row.leader_epoch else ErrorCode.unknown_leader_epoch
 
 
-def once(topics: Iterable[Any], name: str, partitions: str, number: str = "") -> Iterator[tuple[Any, list[Any]]]:
+def distinct_partitions(
+    topics: Iterable[Any], name: str, partitions: str, number: str = ""
+) -> Iterator[tuple[Any, list[Any]]]:
     """(topic, its partitions) of a request, each partition where it is named first. The other arguments: the fields
     with a topic's name or id, its partitions, and a partition's number, if it is more than that.
     """

@@ -15,7 +15,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, error_code, once, partition_error
+from spark_segments.kafka_protocol.serving.call import (
+    Api,
+    Call,
+    NotYet,
+    distinct_partitions,
+    error_code,
+    partition_error,
+)
 from spark_segments.kafka_protocol.serving.messages import Records
 from spark_segments.kafka_protocol.serving.views import ServedTopic
 
@@ -70,7 +77,7 @@ def _fetch(call: Call) -> dict[str, Any] | NotYet:
 
 def _asked(call: Call) -> list[_Asked]:
     asked, by_id = [], call.request.api_version >= _BY_ID
-    for topic, partitions in once(
+    for topic, partitions in distinct_partitions(
         call.request.body.topics, "topic_id" if by_id else "topic", "partitions", "partition"
     ):
         name = call.name_of(topic.topic_id) if by_id else topic.topic

@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.serving.call import Api, Call, error_code, once, partition_error
+from spark_segments.kafka_protocol.serving.call import Api, Call, distinct_partitions, error_code, partition_error
 from spark_segments.kafka_protocol.serving.views import Found
 
 
@@ -20,7 +20,9 @@ def _list_offsets(call: Call) -> dict[str, Any]:
                 "name": topic.name,
                 "partitions": [_offset(call, topic.name, partition, committed) for partition in partitions],
             }
-            for topic, partitions in once(call.request.body.topics, "name", "partitions", "partition_index")
+            for topic, partitions in distinct_partitions(
+                call.request.body.topics, "name", "partitions", "partition_index"
+            )
         ]
     }
 
@@ -52,7 +54,7 @@ def _offset_for_leader_epoch(call: Call) -> dict[str, Any]:
                 "topic": topic.topic,
                 "partitions": [_end_of_epoch(call, topic.topic, partition) for partition in partitions],
             }
-            for topic, partitions in once(call.request.body.topics, "topic", "partitions", "partition")
+            for topic, partitions in distinct_partitions(call.request.body.topics, "topic", "partitions", "partition")
         ]
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError, UnknownOutcomeError
-from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, once
+from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, distinct_partitions
 from spark_segments.kafka_protocol.serving.coordinator import RefusedError
 from spark_segments.kafka_protocol.serving.messages import Each
 from spark_segments.kafka_protocol.serving.stored_groups import CommitUnderWayError
@@ -22,7 +22,7 @@ _AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it ha
 
 def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
     """OffsetCommit: positions of a group, kept in the log directory. One commit there for a request."""
-    asked = [*once(call.request.body.topics, "name", "partitions", "partition_index")]
+    asked = [*distinct_partitions(call.request.body.topics, "name", "partitions", "partition_index")]
     moved: dict[tuple[str, int], Position] = {}
     codes = {
         (topic.name, one.partition_index): code
@@ -125,7 +125,7 @@ def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
         for topic, partition in sorted(known):
             named.setdefault(topic, []).append(partition)
     else:
-        for asked, numbers in once(topics, "name", "partition_indexes"):
+        for asked, numbers in distinct_partitions(topics, "name", "partition_indexes"):
             named.setdefault(asked.name, []).extend(numbers)
     return {
         "error_code": ErrorCode.none,

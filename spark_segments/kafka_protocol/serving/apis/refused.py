@@ -10,7 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, once
+from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, distinct_partitions
 
 PRODUCE, INIT_PRODUCER_ID, DESCRIBE_ACLS, CONSUMER_GROUP_HEARTBEAT = 0, 22, 29, 68
 _BY_ID = 13  # from this version of Produce on topics are named by their id
@@ -32,7 +32,7 @@ def _produce(call: Call) -> dict[str, Any]:
                 "topic_id": getattr(topic, "topic_id", None),
                 "partition_responses": [{"index": partition.index, **refused} for partition in partitions],
             }
-            for topic, partitions in once(topics, named, "partition_data", "index")
+            for topic, partitions in distinct_partitions(topics, named, "partition_data", "index")
         ]
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call, once
+from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call, distinct_partitions
 from spark_segments.kafka_protocol.serving.messages import Each
 from spark_segments.kafka_protocol.serving.views import ServedTopic
 
@@ -132,7 +132,7 @@ def _describe_cluster(call: Call) -> dict[str, Any]:
 def _describe_log_dirs(call: Call) -> dict[str, Any]:
     """DescribeLogDirs: the log directory, with the bytes of each partition's live segments."""
     topics = call.request.body.topics
-    asked = None if topics is None else once(topics, "topic", "partitions")
+    asked = None if topics is None else distinct_partitions(topics, "topic", "partitions")
     wanted = None if asked is None else {topic.topic: partitions for topic, partitions in asked}
     views = [
         view for name in (call.views.names() if wanted is None else wanted) if (view := call.topic(name)[0]) is not None
