@@ -18,7 +18,7 @@ from spark_segments.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_segments.kafka.groups import GroupOffsets
+    from spark_segments.kafka.internal_topics.consumer_offsets import GroupOffsets
     from spark_segments.log import Group, Report
     from spark_segments.values.registries.registry import Registry
 
@@ -150,8 +150,9 @@ class LogDir(LogDirectory, Prints):
         if source_storage.is_local and not Path(source_storage.location()).exists():
             raise LogDirError("There is no such directory", path=path, expected="a log directory of Kafka")
         from spark_segments.kafka.directory import KafkaDirectory, committed_directory
-        from spark_segments.kafka.groups import TOPIC, import_groups
-        from spark_segments.kafka.transfer import import_all
+        from spark_segments.kafka.groups import import_groups
+        from spark_segments.kafka.internal_topics.consumer_offsets import TOPIC
+        from spark_segments.kafka.jobs import import_all
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
         names = source.topics()
@@ -212,7 +213,7 @@ class LogDir(LogDirectory, Prints):
                 "The location is a log directory, and none of Kafka's", path=path, hint="Name another one"
             )
         LogDirectory.check_apart(target)
-        from spark_segments.kafka.transfer import export_all
+        from spark_segments.kafka.jobs import export_all
 
         return export_all(
             self.storage,
@@ -263,7 +264,8 @@ def _group_offsets(path: str, patterns: Sequence[str], storage_options: Mapping[
     """The positions of groups in a Kafka directory that has partitions of __consumer_offsets."""
     if not patterns:
         return {}
-    from spark_segments.kafka.groups import TOPIC, chosen_groups, groups_of_records
+    from spark_segments.kafka.groups import chosen_groups
+    from spark_segments.kafka.internal_topics.consumer_offsets import TOPIC, groups_of_records
 
     scan = (
         LogDir.open(path, storage_options)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.errors import InvalidOptionError, LogDirError
-from spark_segments.kafka.imported_settings import MessageReader
+from spark_segments.errors import InvalidOptionError
+from spark_segments.kafka.internal_topics.consumer_offsets import GroupOffsets
 from spark_segments.log import Group, LogDirectory, PartitionState, Position, Report
 from spark_segments.quantities import wall_ms
 
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from spark_segments.kafka.directory import KafkaDirectory
     from spark_segments.log import GroupRows
 
-GroupOffsets = Mapping[str, Mapping[tuple[str, int], tuple[int, str]]]
-"""{group: {(topic, partition): (next offset to be read, metadata)}}"""
-
-TOPIC = "__consumer_offsets"
-
-_NEWEST_KEY = 1  # of keys of positions
-_WITH_EPOCH, _FLEXIBLE = 3, 4  # versions of values: from the first on there is a leader epoch, the last has short sizes
 _NAMED = 20  # the partitions that a warning names
 _HIDDEN = "Brokers hide what a user may not DESCRIBE, and share groups have no positions"
 
@@ -39,38 +32,6 @@ def chosen_groups(existing: Collection[str], patterns: Sequence[str], of: str) -
     if missing := sorted({name for name in patterns if not {*"*?["} & {*name}} - set(existing)):
         raise InvalidOptionError(f"{of} no group {', '.join(missing)}", hint=_HIDDEN)
     return sorted(name for name in existing if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
-
-
-def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
-    """The positions in records of `__consumer_offsets`, (key, value) each, one a key.
-
-    Keys of versions 0 and 1 are positions (OffsetCommitKey); others tell of members. Values are OffsetCommitValue,
-    versions 0 to 4. Raises LogDirError for a value of another version, and for a key or a value that is cut.
-    """
-    groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
-    for key, value in records:
-        try:
-            fields = MessageReader(key)
-            if fields.number(2) > _NEWEST_KEY:
-                continue
-            group, topic = (fields.bytes(fields.number(2)).decode() for _ in range(2))
-            groups.setdefault(group, {})[topic, fields.number(4)] = _offset(MessageReader(value))
-        except (ValueError, IndexError) as error:
-            raise LogDirError(
-                "A record of __consumer_offsets cannot be read",
-                expected="OffsetCommitKey 0 or 1, OffsetCommitValue 0 to 4",
-                found=f"key {key[:2].hex() or 'begins with nothing'}, value {value[:2].hex() or 'begins with nothing'}",
-            ) from error
-    return groups
-
-
-def _offset(fields: MessageReader) -> tuple[int, str]:
-    """(offset, metadata) of an OffsetCommitValue."""
-    version, offset = fields.number(2), fields.number(8)
-    if version > _FLEXIBLE:
-        raise ValueError(f"version {version}")
-    fields.bytes(0 if version < _WITH_EPOCH else 4)
-    return offset, fields.bytes(fields.number(2) if version < _FLEXIBLE else fields.varint() - 1).decode()
 
 
 def keep_groups(

@@ -1,26 +1,15 @@
-"""The settings of an imported topic: Kafka's own without retention, overridden by the caller's.
-
-Kafka's settings are records in `__cluster_metadata-0` of a KRaft log directory, in its snapshots and its log. The
-records have the framing of Kafka's generated metadata messages: unsigned varints for the frame's version, the message's
-API key and its version; then the message. TopicRecord, RemoveTopicRecord and ConfigRecord have a topic's settings.
-"""
+"""The settings of an imported topic: Kafka's own without retention, overridden by the caller's."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from spark_segments.config import normal_overrides
 from spark_segments.config.table import KEYS
-from spark_segments.errors import CorruptBatchError, InvalidOptionError, SegmentsError, StorageError
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.window import Window
+from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.kafka.directory import KafkaDirectory
-from spark_segments.kafka.listing import file_name
-from spark_segments.storage import Storage
+from spark_segments.kafka.internal_topics.cluster_metadata import topic_configs
 
 RETENTION = ("retention.ms", "retention.bytes")
 
@@ -78,123 +67,3 @@ def kept_settings(topic: str, theirs: Mapping[str, str] | None, *, keep_retentio
         except InvalidOptionError as error:
             warnings.append(f"Kafka's setting {name}={value} is left behind: {error.message}")
     return ImportedSettings(config, warnings)
-
-
-DIRECTORY = "__cluster_metadata-0"
-
-_FRAME_VERSION = 1
-_TOPIC, _CONFIG, _REMOVE_TOPIC = 2, 4, 9  # API keys
-_TOPIC_RESOURCE = 2
-_SNAPSHOT = re.compile(r"(?P<offset>\d{20})-\d{10}\.checkpoint")
-_LOG = re.compile(r"(?P<offset>\d{20})\.log")
-
-
-def topic_configs(storage: Storage) -> dict[str, dict[str, str]] | None:
-    """{topic: {setting: value}} of all topics that the cluster has; None where the directory has no metadata.
-
-    Raises CorruptBatchError for a record that is not framed as Kafka frames it.
-    """
-    snapshots: dict[int, str] = {}
-    logs: dict[int, str] = {}
-    for info in storage.list(DIRECTORY):
-        for pattern, files in ((_SNAPSHOT, snapshots), (_LOG, logs)):
-            if match := pattern.fullmatch(file_name(info)):
-                files[int(match["offset"])] = info.path
-    if not logs and not snapshots:
-        return None
-    cluster = _Cluster()
-    start = max(snapshots, default=0)
-    if snapshots:
-        cluster.apply(_values(storage, snapshots[start], 0))
-    for base, following in pairwise([*sorted(logs), None]):
-        assert base is not None
-        if following is None or following > start:
-            cluster.apply(_values(storage, logs[base], start))
-    return cluster.topics
-
-
-def _values(storage: Storage, path: str, start_offset: int) -> Iterator[tuple[str, bytes]]:
-    """(path, value) of the records of a file from an offset on, as far as its batches are whole."""
-    data = storage.read(path)
-    window = Window(data, scan_batches(data).batches, path=path)
-    for batch in decode_batches(window, topic=DIRECTORY, partition=0, start_offset=start_offset, columns=["value"]):
-        for value in batch.column("value").to_pylist():
-            if value is not None:
-                yield path, value
-
-
-@dataclass(slots=True)
-class _Cluster:
-    """The topics of a cluster, with their ids and their settings, after the records so far."""
-
-    topics: dict[str, dict[str, str]] = field(default_factory=dict)
-    _names: dict[bytes, str] = field(default_factory=dict)
-
-    def apply(self, values: Iterator[tuple[str, bytes]]) -> None:
-        for path, value in values:
-            try:
-                self._apply(MessageReader(value))
-            except (IndexError, UnicodeDecodeError) as error:
-                raise CorruptBatchError(
-                    "A metadata record is cut",
-                    path=path,
-                    expected="a record as Kafka frames it",
-                    found=f"{len(value)} bytes",
-                ) from error
-            except SegmentsError as error:
-                error.path = path
-                raise
-
-    def _apply(self, record: MessageReader) -> None:
-        frame, key, _ = record.varint(), record.varint(), record.varint()
-        if frame != _FRAME_VERSION:
-            raise CorruptBatchError("A metadata record has another frame", expected=_FRAME_VERSION, found=frame)
-        if key == _TOPIC:
-            name = record.string()
-            self._names[record.bytes(16)] = name or ""
-            self.topics[name or ""] = {}
-        elif key == _REMOVE_TOPIC:
-            self.topics.pop(self._names.pop(record.bytes(16), ""), None)
-        elif key == _CONFIG:
-            kind = record.bytes(1)[0]
-            resource, name, value = record.string(), record.string(), record.string()
-            if kind == _TOPIC_RESOURCE and resource and name:
-                settings = self.topics.setdefault(resource, {})
-                if value is None:
-                    settings.pop(name, None)
-                else:
-                    settings[name] = value
-
-
-class MessageReader:
-    """A message's bytes, field by field. IndexError where they end, or a size is below 0."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def bytes(self, count: int) -> bytes:
-        piece = self._data[self._at : self._at + max(count, 0)]
-        if len(piece) != count:
-            raise IndexError
-        self._at += count
-        return piece
-
-    def varint(self) -> int:
-        """An unsigned varint."""
-        value = shift = 0
-        while True:
-            byte = self.bytes(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-    def number(self, size: int) -> int:
-        """A number of so many bytes."""
-        return int.from_bytes(self.bytes(size), "big", signed=True)
-
-    def string(self) -> str | None:
-        """A compact string, None where it is null."""
-        length = self.varint()
-        return None if length == 0 else self.bytes(length - 1).decode()

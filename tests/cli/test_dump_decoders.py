@@ -15,7 +15,7 @@ from kio.serial import entity_writer
 from spark_segments.dump import layouts
 from spark_segments.dump.decoders import DECODERS, decoder
 from spark_segments.dump.text import text_of
-from spark_segments.kafka.groups import groups_of_records
+from spark_segments.kafka.internal_topics.consumer_offsets import groups_of_records
 from verification.world.kafka_bytes.golden_files import GOLDEN, text
 
 BROKER = GOLDEN / "broker-data"

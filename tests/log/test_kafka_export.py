@@ -23,7 +23,7 @@ from spark_segments.format.sidecars.checkpoints import (
 )
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.kafka.exporting import export_topics
-from spark_segments.kafka.transfer import import_all
+from spark_segments.kafka.jobs import import_all
 from spark_segments.maintenance import compact, roll, verify
 from spark_segments.storage import Storage
 from tests.log.golden_reads import records_of

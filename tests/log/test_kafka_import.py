@@ -13,7 +13,7 @@ import pytest
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.kafka.groups import groups_of_records
+from spark_segments.kafka.internal_topics.consumer_offsets import groups_of_records
 from spark_segments.maintenance import mirror, retain, roll, vacuum, verify
 from tests.conftest import ROOT
 from tests.log.golden_reads import as_records, records_of, tree

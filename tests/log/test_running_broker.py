@@ -16,7 +16,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.errors import OffsetOutOfRangeError
 from spark_segments.kafka.directory import KafkaDirectory, committed_directory
-from spark_segments.kafka.transfer import import_all
+from spark_segments.kafka.jobs import import_all
 from spark_segments.log.manifest.state.states import Hole
 from spark_segments.maintenance import Report, mirror, verify
 from spark_segments.maintenance.verification.deep import MESSAGE

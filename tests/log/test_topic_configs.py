@@ -10,7 +10,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import CorruptBatchError
-from spark_segments.kafka.imported_settings import DIRECTORY, topic_configs
+from spark_segments.kafka.internal_topics.cluster_metadata import DIRECTORY, topic_configs
 from spark_segments.storage import Storage
 from verification.world.kafka_bytes.golden_files import GOLDEN
 
@@ -99,7 +99,7 @@ def test_a_topic_that_kafka_compacted_is_warned_about_where_its_settings_are_els
 
 
 def test_a_record_of_another_frame_is_an_error():
-    from spark_segments.kafka.imported_settings import _Cluster
+    from spark_segments.kafka.internal_topics.cluster_metadata import _Cluster
 
     for value, message in ((b"\2\2\0", "another frame"), (b"\1\2\0\7ab", "is cut")):
         with pytest.raises(CorruptBatchError, match=message):

@@ -7,7 +7,7 @@ from typing import Any
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
 from spark_segments.kafka.directory import KafkaDirectory
-from spark_segments.kafka.transfer import export_all
+from spark_segments.kafka.jobs import export_all
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
 from verification.long_runs.scenario import DEFAULTS
 from verification.simulation.judge import view

@@ -17,7 +17,7 @@ from spark_segments.errors import (
     TopicExistsError,
 )
 from spark_segments.kafka.directory import KafkaDirectory
-from spark_segments.kafka.transfer import import_all
+from spark_segments.kafka.jobs import import_all
 from spark_segments.maintenance import erase, restore
 from verification.long_runs.model import KafkaStep
 from verification.long_runs.scenario import kafka_record, kafka_steps

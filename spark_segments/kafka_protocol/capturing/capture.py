@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.extensions import observed_job
-from spark_segments.kafka.groups import GroupOffsets, chosen_groups, keep_groups
+from spark_segments.kafka.groups import chosen_groups, keep_groups
+from spark_segments.kafka.internal_topics.consumer_offsets import GroupOffsets
 from spark_segments.kafka_protocol.capturing.options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.capturing.partition_capture import DivergedError
 from spark_segments.kafka_protocol.capturing.source import SourceCluster, SourceTopic, patient

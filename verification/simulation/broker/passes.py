@@ -20,7 +20,7 @@ from spark_segments import LogDir, execution
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka import directory
 from spark_segments.kafka.directory import committed_directory
-from spark_segments.kafka.transfer import import_all
+from spark_segments.kafka.jobs import import_all
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.state.states import Hole
 from spark_segments.maintenance import verify
