@@ -288,32 +288,48 @@ class Group(Prints):
         return GroupFiles(self.log.storage, self.id)
 
     def _new_positions(self, offsets: CommittedOffsets, *, resets: bool) -> GroupRows:
+        """The positions at these offsets, all committed at one time. A topic is read once, and only where an offset
+        does not say which log it is of.
+        """
         now_ms = wall_ms()
         rows: GroupRows = {}
         for topic, partitions in offsets.items():
             self.log.manifest(topic)  # refuses a name that no topic can have
             newest: Snapshot | None = None
-            for partition, wanted in partitions.items():
-                if isinstance(wanted, Position):
-                    position = wanted
+            for partition, offset in partitions.items():
+                if isinstance(offset, Position):
+                    position = offset
                 else:
                     newest = newest or self.log.snapshot(topic)
-                    position = Position.at(newest, partition, wanted)
-                    start = newest.partition(partition).log_start_offset
-                    if resets and wanted < start:
-                        raise OffsetOutOfRangeError(
-                            f"No position of {topic}-{partition}: the offset is below the log start",
-                            expected=f"{start} to {newest.partition(partition).log_end_offset}",
-                            found=wanted,
-                        )
-                if len(position.metadata.encode()) > Position.LONGEST_METADATA:
-                    raise InvalidOptionError(
-                        "The metadata of a position is too long",
-                        expected=f"at most {Position.LONGEST_METADATA} bytes",
-                        found=len(position.metadata.encode()),
-                    )
+                    position = _position_in(newest, partition, offset, resets=resets)
+                _check_metadata(position)
                 rows[topic, int(partition)] = replace(position, committed_ms=now_ms)
         return rows
+
+
+def _position_in(newest: Snapshot, partition: int, offset: int, *, resets: bool) -> Position:
+    """A position in the newest version of a topic. Raises OffsetOutOfRangeError for an offset above the log end, and
+    where a group `resets` to one below the log start: a reader would begin elsewhere than it was told.
+    """
+    position = Position.at(newest, partition, offset)
+    row = newest.partition(partition)
+    if resets and offset < row.log_start_offset:
+        raise OffsetOutOfRangeError(
+            f"No position of {newest.topic}-{partition}: the offset is below the log start",
+            expected=f"{row.log_start_offset} to {row.log_end_offset}",
+            found=offset,
+        )
+    return position
+
+
+def _check_metadata(position: Position) -> None:
+    metadata_bytes = len(position.metadata.encode())
+    if metadata_bytes > Position.LONGEST_METADATA:
+        raise InvalidOptionError(
+            "The metadata of a position is too long",
+            expected=f"at most {Position.LONGEST_METADATA} bytes",
+            found=metadata_bytes,
+        )
 
 
 def _check_unmoved(group: str, key: TopicPartition, expected: Position | None, found: Position | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import unquote_to_bytes
@@ -119,7 +119,7 @@ def content_of(group: str, commit: GroupCommit) -> bytes:
         log["partition"].append(partition)
         for name in _COLUMNS[1:]:
             log[name].append(getattr(position, name))
-    said = {
+    fields = {
         "format.version": FORMAT_VERSION,
         "group": group,
         "number": commit.number,
@@ -128,10 +128,10 @@ def content_of(group: str, commit: GroupCommit) -> bytes:
         "positions": list(logs.values()),
     }
     if commit.lease:
-        said["lease"] = commit.lease
+        fields["lease"] = commit.lease
     if commit.made_by:
-        said["made_by"] = commit.made_by
-    body = json.dumps(said, separators=(",", ":")).encode()
+        fields["made_by"] = commit.made_by
+    body = json.dumps(fields, separators=(",", ":")).encode()
     return body + crc_line(body)
 
 
@@ -171,29 +171,52 @@ class GroupFiles(NumberedFiles):
 
 def parsed(group: str, number: int, data: pa.Buffer) -> GroupCommit:
     """The commit in a file. Raises ValueError, KeyError, TypeError, AttributeError or RecursionError for damage."""
+    fields = _checked_fields(data)
+    if (_text(fields["group"]), fields["number"]) != (group, number):
+        raise ValueError(f"it is commit {fields['number']} of group {fields['group']}")
+    return GroupCommit(
+        number,
+        _text(fields["commit_id"]),
+        after=_text(fields["after"]),
+        rows=_rows_of(fields["positions"]),
+        lease=_number(fields.get("lease", 0), 63),
+        made_by=_text(fields.get("made_by", "")),
+    )
+
+
+def _checked_fields(data: pa.Buffer) -> dict[str, Any]:
+    """The fields in a file's line of JSON, if the line behind it has its CRC."""
     if data.size > MOST_BYTES:
         raise ValueError(f"more than {MOST_BYTES:,} bytes")
-    body, end, _ = data.to_pybytes().partition(b"\n")
-    said = json.loads(body)
-    if said["format.version"] != FORMAT_VERSION:
-        raise ValueError(f"format.version {said['format.version']!r}: use a newer spark-segments")
-    if data.to_pybytes()[len(body) :] != crc_line(body) or not end:
+    content = data.to_pybytes()
+    body, end, _ = content.partition(b"\n")
+    fields: dict[str, Any] = json.loads(body)
+    # The version comes first: what a newer one has behind the line is not ours to judge.
+    if fields["format.version"] != FORMAT_VERSION:
+        raise ValueError(f"format.version {fields['format.version']!r}: use a newer spark-segments")
+    if content[len(body) :] != crc_line(body) or not end:
         raise ValueError("the CRC is another one")
-    if (_text(said["group"]), said["number"]) != (group, number):
-        raise ValueError(f"it is commit {said['number']} of group {said['group']}")
+    return fields
+
+
+def _rows_of(logs: Iterable[Mapping[str, Any]]) -> GroupRows:
+    """The positions of a file, which has them by topic, a list for each column."""
     rows: GroupRows = {}
-    for log in said["positions"]:
-        topic, topic_id = _text(log["topic"]), _text(log["topic_id"]) or None
+    for log in logs:
+        topic = _text(log["topic"])
+        topic_id = _text(log["topic_id"]) or None
         for partition, offset, epoch, committed_ms, metadata in zip(*(log[name] for name in _COLUMNS), strict=True):
             key = topic, _number(partition, 31)
             if key in rows:
                 raise ValueError(f"{topic}-{partition} is there twice")
-            position = Position(
-                _number(offset, 63), topic_id, _number(epoch, 31), _text(metadata), _number(committed_ms, 63)
+            rows[key] = Position(
+                _number(offset, 63),
+                topic_id,
+                _number(epoch, 31),
+                _text(metadata),
+                _number(committed_ms, 63),
             )
-            rows[key] = position
-    lease, made_by = _number(said.get("lease", 0), 63), _text(said.get("made_by", ""))
-    return GroupCommit(number, _text(said["commit_id"]), _text(said["after"]), rows, lease=lease, made_by=made_by)
+    return rows
 
 
 def _number(value: Any, bits: int) -> int:
