@@ -134,71 +134,93 @@ def known_topic(log: TopicLog) -> KnownTopic:
     Raises LogDirError where there is neither a recovery copy nor the note of the topic's first commit;
     FormatVersionError where the copy, or a commit after it, has another format; StorageError.
     """
-    listed, notes = log.delta.log_files(), notes_of(log.storage, log.topic)
+    listed = log.delta.log_files()
+    notes = notes_of(log.storage, log.topic)
     read = {name: read_note(log.storage, log.topic, name) for names in notes.by_version.values() for name in names}
-    played = _begun(log, notes, read)
-    states = [played]
-    while (after := _step(states[-1], notes, read)) is not None:
-        states.append(after)
-    played = states[-1]
-    noted = [version for version in notes.by_version if version > states[-1].version]
+    states = _played_states(log, notes, read)
+
+    # What is named above the last state was not played: nothing proves it, or something before it is lost.
+    newest = states[-1].version
+    noted = [version for version in notes.by_version if version > newest]
     marked = [name.version for name in notes.marked]
-    last_version = max([played.version, *listed.commits, *listed.checkpoints, *noted, *marked])
-    named_by = list(states)
-    while True:
-        played = states.pop()
-        try:
-            snapshot, transactions = played.topic()
-            break
-        except FormatVersionError:
-            raise
-        except UNREADABLE:
-            if not states:
-                raise
-    unproven = tuple(_unproven(name, read[name]) for version in noted for name in notes.by_version[version])
-    is_whole = snapshot.version == last_version and (
-        played.is_noted or _is_whole_in_delta(log, listed, snapshot.version, named_by)
-    )
-    lost = _lost_versions(log, listed, snapshot.version, last_version)
+    last_version = max([newest, *listed.commits, *listed.checkpoints, *noted, *marked])
+
+    played, snapshot, transactions = _newest_readable(states)
+    is_last = snapshot.version == last_version
     return KnownTopic(
         snapshot,
         transactions,
-        -1 if played.copy is None else played.copy.snapshot.version,
-        played.committed_ms,
-        last_version,
-        max([snapshot.version, *listed.commits, *listed.checkpoints]),
-        is_whole,
-        unproven,
-        lost,
+        copy_version=-1 if played.copy is None else played.copy.snapshot.version,
+        known_ms=played.committed_ms,
+        last_version=last_version,
+        newest=max([snapshot.version, *listed.commits, *listed.checkpoints]),
+        is_whole=is_last and (played.is_noted or _is_whole_in_delta(log, listed, snapshot.version, states)),
+        unproven=tuple(_unproven(name, read[name]) for version in noted for name in notes.by_version[version]),
+        lost_versions=_lost_versions(log, listed, snapshot.version, last_version),
     )
 
 
-def _begun(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> _Played:
+def _played_states(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> list[_Played]:
+    """The states that the notes and commits lead to, each by one commit from the one before it."""
+    states = [_first_state(log, notes, read)]
+    while True:
+        following = _step(states[-1], notes, read)
+        if following is None:
+            return states
+        states.append(following)
+
+
+def _newest_readable(states: Sequence[_Played]) -> tuple[_Played, Snapshot, list[Transaction]]:
+    """The newest of the states whose rows can be read, and its topic. Files of rows may be lost where notes are not."""
+    for played in reversed(states):
+        try:
+            snapshot, transactions = played.topic()
+            return played, snapshot, transactions
+        except FormatVersionError:
+            raise
+        except UNREADABLE:
+            if played is states[0]:
+                raise
+    raise AssertionError("there is a first state")
+
+
+def _first_state(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> _Played:
     """The newest state that needs no other: that of a copy, or of a proven note that begins with nothing."""
-    copy: RecoveryCopy | None = None
+    copied: _Played | None = None
     missing: LogDirError | None = None
     try:
-        copy = read_recovery_copy(log.storage, log.topic)
+        copied = _copied_state(log)
     except FormatVersionError:
         raise
     except LogDirError as error:
         missing = error
-    played = None
-    if copy is not None:
-        version, committed_ms = copy.snapshot.version, copy.snapshot.committed_ms
-        played = _Played(log, copy, version, {file.path: file for file in copy.files}, committed_ms, copy.has_notes)
+
     for version in sorted(notes.by_version, reverse=True):
-        if played is not None and version <= played.version:
+        if copied is not None and version <= copied.version:
             break
         roots = [note for name in notes.by_version[version] if (note := read[name]) and note.before == digest_of(())]
         for root in _proven(log, roots, notes, read):
-            begun = _Played(log, None, version - 1, {}, 0, True)
-            if begun.apply(root):
-                return begun
-    if played is None:
+            first = _Played(log, None, version - 1, {}, 0, True)
+            if first.apply(root):
+                return first
+
+    if copied is None:
         assert missing is not None, "there is a copy, or an error that says why there is none"
         raise missing
-    return played
+    return copied
+
+
+def _copied_state(log: TopicLog) -> _Played:
+    """The state of the recovery copy. Raises LogDirError where there is none."""
+    copy = read_recovery_copy(log.storage, log.topic)
+    return _Played(
+        log,
+        copy,
+        copy.snapshot.version,
+        files={file.path: file for file in copy.files},
+        committed_ms=copy.snapshot.committed_ms,
+        is_noted=copy.has_notes,
+    )
 
 
 def _step(state: _Played, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> _Played | None:

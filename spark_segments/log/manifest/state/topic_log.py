@@ -48,7 +48,7 @@ from spark_segments.log.manifest.schemas import (
     TRANSACTION_KIND,
 )
 from spark_segments.log.manifest.state.snapshot import SegmentFiles, SegmentRows, Snapshot, rows_are_gone
-from spark_segments.log.manifest.topic_row import topic_of
+from spark_segments.log.manifest.topic_row import TopicRow, topic_of
 from spark_segments.log.manifest.transaction import Transaction, is_repeat, transactions_of
 from spark_segments.quantities import Moment, wall_ms
 from spark_segments.storage import Storage
@@ -255,6 +255,24 @@ class TopicLog:
     def state_of(self, table: TableVersion, version: int | None = None) -> TableState:
         """As `state`, of a version that is open. `version`: the one that was asked for, None for the latest."""
         files = table.files
+        self._check_kinds(files)
+        topic, partitions = self._topic_rows(files, version)
+        snapshot = Snapshot(
+            topic=self.topic,
+            version=table.version,
+            topic_id=topic.topic_id,
+            config=dict(topic.config),
+            committed_ms=max(file.modified_ms for file in files),
+            partitions=partitions,
+            source=SegmentFiles(self.store, [file for file in files if file.kind == SEGMENT_KIND]),
+            deleted_ms=topic.deleted_ms,
+            deleted_topics=topic.deleted_topics,
+            states=topic.states,
+        )
+        return TableState(table, snapshot, self.store, self.delta)
+
+    def _check_kinds(self, files: Iterable[RowFile]) -> None:
+        """Raises FormatVersionError for files of rows of another kind: they may change what this package reads."""
         unknown = sorted({file.kind for file in files} - SCHEMAS.keys())
         if unknown:
             raise FormatVersionError(
@@ -264,31 +282,23 @@ class TopicLog:
                 found=unknown[0],
                 hint="Use a newer spark-segments",
             )
-        topics, partitions = ([file for file in files if file.kind == kind] for kind in (TOPIC_KIND, PARTITION_KIND))
+
+    def _topic_rows(self, files: Sequence[RowFile], version: int | None) -> tuple[TopicRow, pa.Table]:
+        """The topic's row and those of its partitions, by one round of requests."""
+        topics = [file for file in files if file.kind == TOPIC_KIND]
+        partitions = [file for file in files if file.kind == PARTITION_KIND]
         if len(topics) != 1:
             raise LogDirError("Not a manifest", path=self.location, expected="one row for the topic", found=len(topics))
         try:
-            rows = self.store.read_all([*topics, *partitions])
-            topic = topic_of(rows[0])
+            topic_table, *partition_tables = self.store.read_all([*topics, *partitions])
+            topic = topic_of(topic_table)
         except FileNotFoundError as error:
             if version is not None:
                 raise self._missing(version) from error
             raise StorageError("A file of the manifest is missing", path=str(error.filename)) from error
         except (KeyError, ValueError) as error:  # a file of other columns or types, or a malformed topic row
             raise LogDirError(f"The manifest of {self.topic} cannot be read: {error}", path=self.location) from error
-        snapshot = Snapshot(
-            topic=self.topic,
-            version=table.version,
-            topic_id=topic.topic_id,
-            config=dict(topic.config),
-            committed_ms=max(file.modified_ms for file in files),
-            partitions=concat(rows[1:], PARTITION_KIND).sort_by("partition").combine_chunks(),
-            source=SegmentFiles(self.store, [file for file in files if file.kind == SEGMENT_KIND]),
-            deleted_ms=topic.deleted_ms,
-            deleted_topics=topic.deleted_topics,
-            states=topic.states,
-        )
-        return TableState(table, snapshot, self.store, self.delta)
+        return topic, concat(partition_tables, PARTITION_KIND).sort_by("partition").combine_chunks()
 
     def state_to_create_on(self) -> TableState:
         """The state of a topic that was never made, for the commit that makes it; or of one that was made just now.

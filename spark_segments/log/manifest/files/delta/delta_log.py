@@ -343,19 +343,14 @@ class DeltaLog:
         """
         actions = [note_action(note), *table_actions(self._topic)]
         actions += file_actions(change.added, (), data_change=True)
-        commit = encoded([*actions, *transaction_actions(transactions)])
+        actions += transaction_actions(transactions)
+        commit = encoded(actions)
         # A checkpoint does not say of which version it is: that of a log with this commit alone serves.
         checkpoint, pointer = made_checkpoint([(f"{0:020d}.json", commit)])
-        listed = self.log_files()
-        last_version = version - FENCED - 2
-        last_listed = max([*listed.commits, *listed.checkpoints], default=last_version)
-        if (listed.commits or listed.checkpoints) and last_listed > newest:
-            raise VersionTakenError(f"version {last_listed} came meanwhile")
+        fences = self._fence_numbers(version, newest)
         fence = encoded([fence_action(note.commit_id)])
-        # A writer asks for the version after the last that it read: that of the log, or one that the log lists no more.
-        numbers = sorted({last + step + 1 for last in (last_listed, last_version) for step in range(FENCED)})
         try:
-            self._storage.at_once(lambda number: self._commits.create(number, fence), numbers)
+            self._storage.at_once(lambda number: self._commits.create(number, fence), fences)
             self.prepare(no_table(), [f"{self._directory}/{file.path}" for file in change.added])
             # Without its checkpoint the version cannot be opened: the checkpoint is what makes the table.
             self._commits.create(version, commit)
@@ -364,9 +359,26 @@ class DeltaLog:
             raise VersionTakenError(f"{error.filename} is there already") from error
         except StorageError as error:
             raise CommitFailedError(reason(error)) from error
-        last = json.dumps({**json.loads(pointer), "version": version}).encode()
-        self._storage.replace(self._pointer, last)
+        last_checkpoint = json.dumps({**json.loads(pointer), "version": version}).encode()
+        self._storage.replace(self._pointer, last_checkpoint)
         self.force()
+
+    def _fence_numbers(self, version: int, newest: int) -> list[int]:
+        """The versions that are taken before a table is made as `version`, so that no commit of an older reader comes.
+
+        A writer asks for the version after the last that it read: that of the log, or one that the log lists no more.
+
+            listed up to 40, made as 60 + FENCED + 2     40 |41 42 …| … 60 |61 62 …| free |version|
+
+        Raises VersionTakenError where the log lists a version above `newest`.
+        """
+        listed = self.log_files()
+        last_version = version - FENCED - 2
+        versions = [*listed.commits, *listed.checkpoints]
+        last_listed = max(versions, default=last_version)
+        if versions and last_listed > newest:
+            raise VersionTakenError(f"version {last_listed} came meanwhile")
+        return sorted({last + 1 + step for last in (last_listed, last_version) for step in range(FENCED)})
 
     def delete(self, files: Iterable[FileInfo]) -> None:
         """Deletes files that `log_files` gave. Missing files are no error."""
