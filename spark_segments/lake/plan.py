@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
@@ -15,24 +16,34 @@ from spark_segments.lake.table_format import DataFile, TablePositions, TableSett
 from spark_segments.log import Eras, Operation, PartitionState, Scan, Selection, Snapshot
 from spark_segments.storage import Storage
 
-# What happened to records that a table has.
-NO_POSITION = "the table has no position"
-OTHER_TOPIC = "the topic was made anew"
-OTHER_LOG = "another leader replaced records"
-REWRITTEN = "a restore may have taken records out of the log, or put some back"
-ERASED = "keys were erased"
-CLEANED = "compaction may have taken records out of the log"
-LOG_START = "the log start moved"
-LATE = "tombstones may be gone"
-RETYPED = "columns got wider types, so that all files are written anew"
-KEYLESS = "the table has no bytes of its typed keys yet"
-SPREAD = "partitions were added, so that a key may have records in several"
+
+class Reason(StrEnum):
+    """What happened to records that a table has, so that it may lack more than what follows its positions."""
+
+    NO_POSITION = "the table has no position"
+    OTHER_TOPIC = "the topic was made anew"
+    OTHER_LOG = "another leader replaced records"
+    SPREAD = "partitions were added, so that a key may have records in several"
+    REWRITTEN = "a restore may have taken records out of the log, or put some back"
+    ERASED = "keys were erased"
+    CLEANED = "compaction may have taken records out of the log"
+    LOG_START = "the log start moved"
+    LATE = "tombstones may be gone"
+    RETYPED = "columns got wider types, so that all files are written anew"
+    KEYLESS = "the table has no bytes of its typed keys yet"
+
 
 Offsets = Mapping[int, tuple[int, int]]
 """{partition: (start, end exclusive)}"""
 
 COMPACT = "compact"
 _NEVER = np.iinfo(np.int64).max
+
+_IS_ANOTHER = frozenset((Reason.OTHER_TOPIC, Reason.OTHER_LOG))
+"""No row of the table is known to be the topic's."""
+
+_TAKES_ROWS = frozenset((Reason.CLEANED, Reason.ERASED, Reason.REWRITTEN))
+"""Any row of the table may have left the log."""
 
 _REWRITES = frozenset((Operation.RESTORE, Operation.MIRROR))
 """Commits after which the log may lack records below a position, or have others there, although the log start did not
@@ -59,7 +70,7 @@ class TablePlan:
     is rebuilt. `missed`: offsets that left the topic before an archive had them.
     """
 
-    why: str | None
+    why: Reason | None
     offsets: Offsets
     is_whole: bool = False
     rules: Sequence[tuple[DataFile, Sequence[Rule]]] = ()
@@ -89,37 +100,73 @@ def plan_table(
     to be rewritten. `erased`: rules that keep rows of an archive that the topic no longer has; none: all rows stay.
     Raises LogDirError for an archive of another topic.
     """
-    snapshot, latest = topic.snapshot, settings.view == Selection.LATEST_VIEW
+    snapshot = topic.snapshot
+    latest = settings.view == Selection.LATEST_VIEW
     bounds = snapshot.offset_bounds(READ_COMMITTED)
-    why = what_happened(topic, before, now_ms, latest=latest) or (RETYPED if needs_new_files else None)
-    if settings.archive and (why in (OTHER_TOPIC, OTHER_LOG) or (before is None and files)):
+    why = what_happened(topic, before, now_ms, latest=latest)
+    if why is None and needs_new_files:
+        why = Reason.RETYPED
+    if settings.archive and (why in _IS_ANOTHER or (before is None and files)):
         raise LogDirError(
             f"The archive cannot follow topic {snapshot.topic}: {why}", hint="Make another table for what comes now"
         )
-    if before is None or why in (OTHER_TOPIC, OTHER_LOG):
+    if before is None or why in _IS_ANOTHER:
         return TablePlan(why, bounds, is_whole=True)
-    plan = TablePlan(why, {number: (max(start, before.end(number)), end) for number, (start, end) in bounds.items()})
     if latest:
         # Bytes that differ may be equal once they are decoded, and a key is its bytes.
-        why = why or (KEYLESS if lacks_key_bytes else None)
-        return plan if why is None else TablePlan(why, bounds, is_whole=True)
-    ends = {number: before.end(number) for number in before.positions}
-    every_row = [(file, [FromOffsets({})]) for file in files if needs_new_files]
+        if why is None and lacks_key_bytes:
+            why = Reason.KEYLESS
+        if why is not None:
+            return TablePlan(why, bounds, is_whole=True)
+    # Only what follows a position is new. A log start behind it means that the records in between have gone unread.
+    new = {number: (max(start, before.end(number)), end) for number, (start, end) in bounds.items()}
+    plan = TablePlan(why, new)
+    if latest:
+        return plan
+    if needs_new_files:
+        plan = dataclasses.replace(plan, rules=[(file, [FromOffsets({})]) for file in files])
     if settings.archive:
-        sifted = [(file, [*erased, _still_there(topic, file, ends)]) for file in files if erased]
-        missed = {number: (before.end(number), start) for number, (start, _) in bounds.items()}
-        missed = {number: (end, start) for number, (end, start) in missed.items() if end < start}
-        return dataclasses.replace(plan, rules=sifted or every_row, missed=missed)
-    if why == LOG_START:
-        starts = FromOffsets({number: start for number, (start, _) in bounds.items()})
-        highest = max(starts.offsets.values(), default=0)
-        below = [file for file in files if needs_new_files or file.bounds is None or file.bounds["offset"][0] < highest]
-        return dataclasses.replace(plan, rules=[(file, [starts]) for file in below])
-    if why not in (CLEANED, ERASED, REWRITTEN):
-        return dataclasses.replace(plan, rules=every_row)
+        return _of_archive(plan, topic, before, files, erased)
+    if why == Reason.LOG_START:
+        return _from_log_start(plan, bounds, files, needs_new_files)
+    if why in _TAKES_ROWS:
+        return _of_existing_records(plan, topic, before, files)
+    return plan
+
+
+def _of_archive(
+    plan: TablePlan, topic: TopicSince, before: TablePositions, files: Sequence[DataFile], erased: Sequence[Rule]
+) -> TablePlan:
+    """The plan of a table that loses nothing but erased keys."""
+    ends = {number: before.end(number) for number in before.positions}
+    missed = {}
+    for number, (start, _) in topic.snapshot.offset_bounds(READ_COMMITTED).items():
+        # |position … log start| left the topic between two runs: nobody has them any more.
+        if before.end(number) < start:
+            missed[number] = (before.end(number), start)
+    rules = plan.rules
+    if erased and files:
+        rules = [(file, [*erased, _still_there(topic, file, ends)]) for file in files]
+    return dataclasses.replace(plan, rules=rules, missed=missed)
+
+
+def _from_log_start(plan: TablePlan, bounds: Offsets, files: Sequence[DataFile], needs_new_files: bool) -> TablePlan:
+    """The plan of a plain table whose topic lost its oldest records and no others."""
+    starts = FromOffsets({number: start for number, (start, _) in bounds.items()})
+    # A file from the highest log start on has no row below any: it need not be opened.
+    highest = max(starts.offsets.values(), default=0)
+    below = [file for file in files if needs_new_files or file.bounds is None or file.bounds["offset"][0] < highest]
+    return dataclasses.replace(plan, rules=[(file, [starts]) for file in below])
+
+
+def _of_existing_records(
+    plan: TablePlan, topic: TopicSince, before: TablePositions, files: Sequence[DataFile]
+) -> TablePlan:
+    """The plan of a plain table of which any row may have left the log: each one is looked up."""
+    ends = {number: before.end(number) for number in before.positions}
     rules = [(file, [_still_there(topic, file, ends)]) for file in files]
     # After a restore records may have come back that had left the topic, and the table with it.
-    counted = {number: (0, end) for number, end in ends.items()} if why == REWRITTEN else None
+    counted = {number: (0, end) for number, end in ends.items()} if plan.why == Reason.REWRITTEN else None
     return dataclasses.replace(plan, rules=rules, counted=counted)
 
 
@@ -133,36 +180,112 @@ def _still_there(topic: TopicSince, file: DataFile, ends: Mapping[int, int]) -> 
     return StillThere(tuple(Scan.of(topic.storage, topic.snapshot, offsets=offsets, selection=selection).parts()))
 
 
-def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int, *, latest: bool) -> str | None:
-    """The gravest of the reasons above why a table may lack more than what follows its positions, or have too much;
-    None where it does not. `latest`: the table has the newest record of each key, which compaction keeps.
+def what_happened(topic: TopicSince, before: TablePositions | None, now_ms: int, *, latest: bool) -> Reason | None:
+    """The gravest reason why a table with these positions may lack more than what follows them, or have too much; None
+    where its rows hold for the topic. `latest`: the table has the newest record of each key, which compaction keeps.
     """
-    snapshot = topic.snapshot
     if before is None:
-        return NO_POSITION
-    if before.topic_id != snapshot.topic_id:
-        return OTHER_TOPIC
-    bounds = snapshot.offset_bounds()
+        return Reason.NO_POSITION
+    view = _View(topic, before, now_ms, latest)
+    return next((reason for reason, has_happened in _RULES if has_happened(view)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What the rules are asked about."""
+
+    topic: TopicSince
+    before: TablePositions
+    now_ms: int
+    latest: bool
+
+    @property
+    def may_be_clean(self) -> bool:
+        """Whether a broker's cleaner may ever have been at the topic: a broker has no commits that say so."""
+        first_dirty = self.topic.snapshot.partitions.column("first_dirty_offset").to_pylist()
+        return any(first_dirty) or self.topic.config.compact
+
+    def log_starts(self) -> list[tuple[int, int]]:
+        """(the log start that the table knows, the log start) by partition; -1 where the partition is gone."""
+        bounds = self.topic.snapshot.offset_bounds()
+        return [(start, bounds.get(number, (-1, -1))[0]) for number, start in self.before.log_starts.items()]
+
+
+def _is_another_topic(view: _View) -> bool:
+    return view.before.topic_id != view.topic.snapshot.topic_id
+
+
+def _has_parted(view: _View) -> bool:
+    snapshot = view.topic.snapshot
     states = {row.partition: PartitionState.of_row(snapshot.topic_id, row) for row in snapshot.partition_rows}
-    for number, position in before.positions.items():
+    for number, position in view.before.positions.items():
         loss = position.loss_in(states[number], (snapshot.topic, number), "the table")
         if loss is not None and not loss.is_deletion:
-            return OTHER_LOG
-    if latest and before.across != (Eras.of(snapshot) is not None):
-        return SPREAD
-    moved = {number for number, start in before.log_starts.items() if bounds.get(number, (-1, -1))[0] != start}
-    if any(bounds[number][0] < before.log_starts[number] for number in moved):
-        return REWRITTEN
-    if (why := _rewritten(topic, before.version, latest=latest)) is not None:
-        return why
-    if moved:
-        return LOG_START
-    if not latest:
-        return None
-    first_dirty = dict(zip(bounds, snapshot.partitions.column("first_dirty_offset").to_pylist(), strict=True))
-    cleaned = any(first_dirty[number] > position.offset for number, position in before.positions.items())
-    # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning.
-    return LATE if cleaned and now_ms - before.at_ms > topic.config.delete_retention_ms else None
+            return True
+    return False
+
+
+def _is_spread(view: _View) -> bool:
+    return view.latest and view.before.across != (Eras.of(view.topic.snapshot) is not None)
+
+
+def _is_rewritten(view: _View) -> bool:
+    # A log start that went back: only a restore puts records before it.
+    if any(start < known_start for known_start, start in view.log_starts()):
+        return True
+    version, operations = view.before.version, view.topic.operations
+    if version is None:
+        return False
+    # A version above the topic's is another manifest's, and says nothing of this one.
+    return version > view.topic.snapshot.version or operations is None or not _REWRITES.isdisjoint(operations)
+
+
+def _has_erased(view: _View) -> bool:
+    return view.before.version is not None and Operation.ERASE in (view.topic.operations or ())
+
+
+def _is_cleaned(view: _View) -> bool:
+    if view.latest:
+        return False
+    if view.before.version is None:
+        return view.may_be_clean
+    operations = view.topic.operations or ()
+    # An import takes what a broker's cleaner left.
+    return COMPACT in operations or (Operation.IMPORT in operations and view.may_be_clean)
+
+
+def _has_moved(view: _View) -> bool:
+    return any(start != known_start for known_start, start in view.log_starts())
+
+
+def _is_late(view: _View) -> bool:
+    """Whether a latest table may have missed a tombstone that compaction took."""
+    if not view.latest:
+        return False
+    rows = view.topic.snapshot.partitions
+    first_dirty = dict(
+        zip(view.topic.snapshot.offset_bounds(), rows.column("first_dirty_offset").to_pylist(), strict=True)
+    )
+    # A tombstone that was appended after the last update stays at least delete.retention.ms after its first cleaning:
+    #
+    #   |update|append of a tombstone|cleaning| … delete.retention.ms … |cleaning that may take it|
+    #
+    # So no cleaning beyond the position, or a run within that time, has missed none.
+    cleaned = any(first_dirty[number] > position.offset for number, position in view.before.positions.items())
+    return cleaned and view.now_ms - view.before.at_ms > view.topic.config.delete_retention_ms
+
+
+# The gravest first: in another topic, or in a log that parted, none of the later questions means anything.
+_RULES: Sequence[tuple[Reason, Callable[[_View], bool]]] = (
+    (Reason.OTHER_TOPIC, _is_another_topic),
+    (Reason.OTHER_LOG, _has_parted),
+    (Reason.SPREAD, _is_spread),
+    (Reason.REWRITTEN, _is_rewritten),
+    (Reason.ERASED, _has_erased),
+    (Reason.CLEANED, _is_cleaned),
+    (Reason.LOG_START, _has_moved),
+    (Reason.LATE, _is_late),
+)
 
 
 def rival_offsets(snapshot: Snapshot, before: TablePositions, records: np.ndarray) -> Offsets:
@@ -185,21 +308,3 @@ def rival_offsets(snapshot: Snapshot, before: TablePositions, records: np.ndarra
         if may_have.any():
             offsets[number] = (int(base[may_have][0]), position.offset)
     return offsets
-
-
-def _rewritten(topic: TopicSince, since: int | None, *, latest: bool) -> str | None:
-    """REWRITTEN, ERASED or CLEANED, by the commits after the version `since`; REWRITTEN where one is not known.
-
-    A broker's directory has no versions, and an import takes what a broker's cleaner left.
-    """
-    # Whether a broker's cleaner may ever have been at the topic.
-    may_be_clean = any(topic.snapshot.partitions.column("first_dirty_offset").to_pylist()) or topic.config.compact
-    if since is None:
-        return CLEANED if not latest and may_be_clean else None
-    operations = topic.operations
-    if since > topic.snapshot.version or operations is None or not _REWRITES.isdisjoint(operations):
-        return REWRITTEN
-    if Operation.ERASE in operations:
-        return ERASED
-    cleaned = COMPACT in operations or (Operation.IMPORT in operations and may_be_clean)
-    return CLEANED if cleaned and not latest else None

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.lake.plan import SPREAD
+from spark_segments.lake.plan import Reason
 from spark_segments.maintenance import compact, roll
 from tests.examples import examples
 from tests.log.test_latest_across import CONFIG, KEYS
@@ -54,7 +54,7 @@ def grown(log, uri):
 
 def test_tombstones_and_new_values_take_old_rows_of_other_partitions(grown, uri):
     append(grown, *[(key, None) for key in KEYS[:6]])
-    assert followed(grown, uri)["why"] == SPREAD
+    assert followed(grown, uri)["why"] == Reason.SPREAD
     assert values(uri) == dict.fromkeys(KEYS[6:], b"old")
     append(grown, *[(key, b"new") for key in KEYS])
     assert followed(grown, uri)["why"] is None
@@ -66,7 +66,7 @@ def test_tombstones_and_new_values_take_old_rows_of_other_partitions(grown, uri)
 
 
 def test_a_run_without_new_records_makes_the_table_anew_once(grown, uri):
-    assert followed(grown, uri)["why"] == SPREAD
+    assert followed(grown, uri)["why"] == Reason.SPREAD
     version = DeltaTable(uri).version()
     assert followed(grown, uri)["why"] is None
     assert DeltaTable(uri).version() == version

@@ -20,7 +20,7 @@ from pyiceberg.utils.config import Config
 
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.lake.iceberg_table import IcebergTable, IcebergTables
-from spark_segments.lake.plan import NO_POSITION
+from spark_segments.lake.plan import Reason
 from spark_segments.lake.table_format import TableSettings
 from spark_segments.maintenance import erase, table
 from spark_segments.storage import Storage
@@ -193,7 +193,7 @@ def test_a_table_whose_positions_are_gone_is_rebuilt(orders, uri):
     rewrite(uri)
     expire(uri, metadata=False)
     append(orders, (b"d", b"1"))
-    assert update(orders, uri)["why"] == NO_POSITION
+    assert update(orders, uri)["why"] == Reason.NO_POSITION
     assert content(uri) == readable(orders)
 
 

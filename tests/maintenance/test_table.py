@@ -15,15 +15,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.lake.plan import (
-    CLEANED,
-    ERASED,
-    LATE,
-    LOG_START,
-    NO_POSITION,
-    OTHER_TOPIC,
-    REWRITTEN,
-)
+from spark_segments.lake.plan import Reason
 from spark_segments.lake.table_format import TablePositions
 from spark_segments.maintenance import compact, erase, mirror, promote, restore, retain, roll, table
 from spark_segments.storage import Storage
@@ -109,7 +101,7 @@ def test_a_report_says_which_offsets_came_in(orders, uri):
     (line,) = report.partitions
     assert (line["action"], line["start"], line["end"], line["records_in"]) == ("append", 0, 3, 3)
     assert report.details["orders"] == {
-        "version": 1, "rows": 3, "why": NO_POSITION, "rows_removed": 0, "rows_added": 3, "files_added": 1,
+        "version": 1, "rows": 3, "why": Reason.NO_POSITION, "rows_removed": 0, "rows_added": 3, "files_added": 1,
         "files_removed": 0,
     }  # fmt: skip
 
@@ -223,19 +215,19 @@ def test_a_brokers_cleaner_reaches_a_plain_table(log, uri, tmp_path, by_import):
         return why, len(content(uri))
 
     kafka.append([(b"a", True), (b"b", True)])
-    assert followed() == (NO_POSITION, 2)
+    assert followed() == (Reason.NO_POSITION, 2)
     kafka.append([(b"a", False)])
     kafka.roll()
     for _ in range(2):  # the tombstone of a goes with the second
         kafka.clean(merge=False)
-    assert followed() == (CLEANED, 1)
+    assert followed() == (Reason.CLEANED, 1)
 
 
 def test_compaction_reaches_a_plain_table(orders, uri):
     update(orders, uri)
     append(orders, (b"a", b"2"))
     cleaned(orders)
-    assert update(orders, uri)["why"] == CLEANED
+    assert update(orders, uri)["why"] == Reason.CLEANED
     assert content(uri) == readable(orders) and len(readable(orders)) == 3
     assert update(orders, uri)["why"] is None
 
@@ -250,12 +242,12 @@ def test_compaction_changes_no_latest_table(orders, uri):
 def test_retention_and_delete_records_reach_a_table(orders, uri, view):
     update(orders, uri, view=view)
     orders.topic("orders").delete_records({0: 2})
-    assert update(orders, uri)["why"] == LOG_START
+    assert update(orders, uri)["why"] == Reason.LOG_START
     assert content(uri) == readable(orders, view=view) and len(content(uri)) == 1
     orders.topic("orders").alter(config={"retention.ms": "1", "cleanup.policy": "delete"})
     roll(orders, now_ms=orders.storage.now_ms() + 30 * DAY_MS)
     retain(orders, now_ms=orders.storage.now_ms() + 60 * DAY_MS)
-    assert update(orders, uri)["why"] == LOG_START
+    assert update(orders, uri)["why"] == Reason.LOG_START
     assert content(uri) == [] == readable(orders)
 
 
@@ -268,7 +260,7 @@ def test_a_restore_reaches_a_table_both_ways(orders, uri, view):
     orders.topic("orders").delete_records({0: 4})
     update(orders, uri)
     restore(orders, topics=["orders"], version=early)
-    assert update(orders, uri)["why"] == REWRITTEN
+    assert update(orders, uri)["why"] == Reason.REWRITTEN
     assert content(uri) == readable(orders, view=view) and len(content(uri)) == 3
     assert update(orders, uri)["why"] is None
 
@@ -282,7 +274,7 @@ def test_a_table_of_a_follower_loses_what_a_restore_of_the_leader_took(orders, u
     update(follower, uri, view=view)
     restore(orders, topics=["orders"], version=version)
     mirror(follower, leader=orders)
-    assert update(follower, uri)["why"] == REWRITTEN
+    assert update(follower, uri)["why"] == Reason.REWRITTEN
     assert content(uri) == readable(orders, view=view) and len(content(uri)) == 3
 
 
@@ -292,7 +284,7 @@ def test_keys_that_were_erased_leave_a_table(log, uri, view):
     append(log, (b"a", b"1"), (b"b", b"1"))
     update(log, uri, view=view)
     erase(log, topics=["orders"], keys=[b"a"])
-    assert update(log, uri)["why"] == ERASED
+    assert update(log, uri)["why"] == Reason.ERASED
     assert content(uri) == readable(log, view=view) and len(content(uri)) == 1
 
 
@@ -478,7 +470,7 @@ def test_an_archive_of_a_topic_made_anew_is_an_error(orders, uri):
     update(orders, uri, archive=True)
     orders.delete_topic("orders")
     orders.create_topic("orders")
-    assert OTHER_TOPIC in failure(orders, uri)
+    assert Reason.OTHER_TOPIC in failure(orders, uri)
     assert len(content(uri)) == 3
 
 
@@ -488,7 +480,7 @@ def test_a_topic_made_anew_is_another_table(orders, uri, view):
     orders.delete_topic("orders")
     orders.create_topic("orders", partitions=2)
     append(orders, (b"a", b"new"))
-    assert update(orders, uri)["why"] == OTHER_TOPIC
+    assert update(orders, uri)["why"] == Reason.OTHER_TOPIC
     assert content(uri) == readable(orders, view=view) and len(content(uri)) == 1
 
 
@@ -500,7 +492,7 @@ def test_commits_that_are_not_known_any_more_may_have_been_a_restore(orders, uri
     commit = orders.topic("orders").snapshot.version - 1
     orders.topic("orders").manifest.keep_for_rebuild()  # a checkpoint, before which vacuum takes commits
     (Path(orders.uri) / f"_manifest/orders/_delta_log/{commit:020d}.json").rename(Path(uri) / "away")
-    assert update(orders, uri)["why"] == REWRITTEN
+    assert update(orders, uri)["why"] == Reason.REWRITTEN
     assert content(uri) == readable(orders, view=view)
 
 
@@ -515,7 +507,7 @@ def test_a_latest_table_is_made_anew_where_tombstones_may_be_gone(orders, uri):
         compact(orders, now_ms=later_ms)
         append(orders, (b"d", b"2"))
     assert b"a" not in [row["key"] for row in readable(orders)]
-    assert update(orders, uri)["why"] == LATE
+    assert update(orders, uri)["why"] == Reason.LATE
     assert content(uri) == readable(orders, view="latest")
 
 
@@ -732,7 +724,7 @@ def test_versions_of_a_promoted_follower_are_not_those_of_its_leader(orders, uri
     reached = table_version(uri)
     while follower.topic("orders").snapshot.version <= reached:
         append(follower, (b"d", b"1"))
-    assert update(follower, uri)["why"] == REWRITTEN
+    assert update(follower, uri)["why"] == Reason.REWRITTEN
     assert content(uri) == readable(follower, view=view)
     append(follower, (b"e", b"1"))
     assert update(follower, uri)["why"] is None

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from spark_segments.lake.plan import KEYLESS
+from spark_segments.lake.plan import Reason
 from spark_segments.maintenance import erase, retain, roll, table
 from verification.kills.table_rows import by_place, content, failure, iceberg_table, is_iceberg, update
 from verification.world.topics import DAY_MS, append
@@ -125,7 +125,7 @@ def test_a_latest_table_without_the_bytes_of_its_keys_is_rebuilt_once(log, delta
     update(log, delta, view="latest", formats=JSON)
     as_earlier_versions_made_it(delta)
     append(log, (ALIKE, b"3"))
-    assert update(log, delta)["why"] == KEYLESS
+    assert update(log, delta)["why"] == Reason.KEYLESS
     assert values(delta) == [1, 3] and key_bytes(delta) == [ADA, ALIKE]
     append(log, (ADA, b"4"))
     assert update(log, delta)["why"] is None

@@ -100,7 +100,7 @@ def test_files_that_vacuum_leaves_behind_are_found(monkeypatch):
 @pytest.mark.proof
 def test_a_table_that_keeps_what_left_its_topic_is_found(monkeypatch):
     def only_whether_it_is_new(topic: object, before: object, *_: object, **__: object) -> str | None:
-        return None if before else table_plan.NO_POSITION
+        return None if before else table_plan.Reason.NO_POSITION
 
     monkeypatch.setattr(table_plan, "what_happened", only_whether_it_is_new)
     assert _found("the plain table of .* never there", first=5)
