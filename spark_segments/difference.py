@@ -53,7 +53,7 @@ class History:
         start = max(self.partition.log_start_offset, other.partition.log_start_offset)
         end = min(self.partition.log_end_offset, other.partition.log_end_offset)
         epochs = LeaderEpochs(self.partition.leader_epochs), LeaderEpochs(other.partition.leader_epochs)
-        other_leader = epochs[0].difference(epochs[1], start, end)
+        other_leader = epoch_difference(epochs[0], epochs[1], start, end)
         end = end if other_leader is None else other_leader
         shared = {_identity(row) for row in self.segments} & {_identity(row) for row in other.segments}
         sides = (_Side(self, shared, start, end), _Side(other, shared, start, end))
@@ -79,11 +79,26 @@ class History:
         ours, theirs = self.partition, leader.partition
         end = min(ours.log_end_offset, theirs.log_end_offset)
         offsets = [
-            LeaderEpochs(ours.leader_epochs).difference(LeaderEpochs(theirs.leader_epochs), ours.log_start_offset, end),
+            epoch_difference(
+                LeaderEpochs(ours.leader_epochs), LeaderEpochs(theirs.leader_epochs), ours.log_start_offset, end
+            ),
             self.compare(leader).first_difference,
             theirs.log_end_offset if ours.log_end_offset > theirs.log_end_offset else None,
         ]
         return min((offset for offset in offsets if offset is not None), default=None)
+
+
+def epoch_difference(ours: LeaderEpochs, theirs: LeaderEpochs, start: int, end: int) -> int | None:
+    """The first offset in [start, end) that two logs give different epochs, None where they give none.
+
+    An offset below all entries of a log is of no known epoch, and so no difference.
+    """
+    starts = {start, *(offset for _, offset in (*ours.entries, *theirs.entries))}
+    for offset in sorted(offset for offset in starts if start <= offset < end):
+        our_epoch, their_epoch = ours.entry_of(offset), theirs.entry_of(offset)
+        if our_epoch is not None and their_epoch is not None and our_epoch != their_epoch:
+            return offset
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,8 +146,9 @@ def _written_as_it_is(source: Storage, target: Storage, stem: str, output: _Expo
     except _CannotStayError:
         target.delete([stem + LOG_SUFFIX])
         raise
-    copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes)
-    copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        index = row.sidecars()[suffix]
+        copy_file(source, index.path, target, stem + suffix, index.size_bytes)
     aborted = SegmentFile(source, row).aborted()
     if len(aborted):
         target.write(stem + TXN_INDEX_SUFFIX, txn_index_bytes(aborted))

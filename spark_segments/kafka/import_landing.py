@@ -11,6 +11,9 @@ from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
 from spark_segments.log import Change, Hole, Manifest, Operation, Partition, Segment, Snapshot
 
+_MISSING_THERE = "the source has no segment of them"
+"""The reason of a hole."""
+
 
 @dataclass(slots=True)
 class Landing:
@@ -90,7 +93,7 @@ class Landing:
             holes.append(Hole(number, here.log_end_offset, start, now_ms, Hole.REMOVED_BEFORE))
         for gap_start, gap_end in self.gaps.get(number, ()):
             if max(gap_start, start) < gap_end <= end:
-                holes.append(Hole(number, max(gap_start, start), gap_end, now_ms, Hole.MISSING_THERE))
+                holes.append(Hole(number, max(gap_start, start), gap_end, now_ms, _MISSING_THERE))
         return holes
 
     def _land(

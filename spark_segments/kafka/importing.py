@@ -20,7 +20,13 @@ from spark_segments.difference import SAME
 from spark_segments.errors import CorruptBatchError, LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, try_tasks
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.file_names import INDEX_SUFFIX, LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from spark_segments.format.file_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
@@ -84,8 +90,9 @@ class _Copy:
     def __call__(self, task: SegmentCopy) -> Segment:
         copied = self._copy(task)
         if self.limits.forced:
-            paths = [copied.path, copied.index_path, copied.time_index_path]
-            others = (copied.txn_index_path, copied.stem + PRODUCER_SNAPSHOT_SUFFIX)
+            sidecars = copied.sidecars()
+            paths = [copied.path, sidecars[INDEX_SUFFIX].path, sidecars[TIME_INDEX_SUFFIX].path]
+            others = (sidecars[TXN_INDEX_SUFFIX].path, copied.stem + PRODUCER_SNAPSHOT_SUFFIX)
             self.target.force([*paths, *(path for path in others if self.target.exists(path))])
         return copied
 
@@ -422,8 +429,9 @@ def _copied(source: Storage, target: Storage, task: SegmentCopy, row: Segment) -
         SegmentFile(source, row).copy_log(target, stem + LOG_SUFFIX, unique=True)
     else:
         stem = task.log_copy.removesuffix(LOG_SUFFIX)
-    copy_file(source, row.index_path, target, stem + INDEX_SUFFIX, row.index_bytes, unique=True)
-    copy_file(source, row.time_index_path, target, stem + TIME_INDEX_SUFFIX, row.time_index_bytes, unique=True)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        index = row.sidecars()[suffix]
+        copy_file(source, index.path, target, stem + suffix, index.size_bytes, unique=True)
     return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX), task.aborted)
 
 
@@ -442,22 +450,23 @@ def _with_transactions(
         aborted = aborted.overlapping(copied.base_offset, copied.next_offset)
     data = txn_index_bytes(aborted)
     if data:
-        target.write(copied.txn_index_path, data)
+        target.write(copied.sidecars()[TXN_INDEX_SUFFIX].path, data)
     return dataclasses.replace(copied, txn_index_bytes=len(data))
 
 
 def _said_aborted(source: Storage, row: Segment) -> AbortedTransactions:
     """The entries of Kafka's .txnindex whose markers are in the segment; none where it cannot be read."""
+    txn_index = row.sidecars()[TXN_INDEX_SUFFIX]
     try:
-        entries = parse_txn_index(_read(source, row.txn_index_path), path=row.txn_index_path)
+        entries = parse_txn_index(_read(source, txn_index.path), path=txn_index.path)
     except CorruptBatchError:
         entries = AbortedTransactions.of()
     entries = entries.take(entries.last_offset < row.next_offset)
-    if row.txn_index_bytes and len(txn_index_bytes(entries)) != row.txn_index_bytes:
+    if txn_index.size_bytes and len(txn_index_bytes(entries)) != txn_index.size_bytes:
         raise CorruptBatchError(
             "The transaction index is not what it was when its segment was scanned",
-            path=row.txn_index_path,
-            expected=f"{row.txn_index_bytes} bytes for offsets below {row.next_offset}",
+            path=txn_index.path,
+            expected=f"{txn_index.size_bytes} bytes for offsets below {row.next_offset}",
             found=f"{len(txn_index_bytes(entries))} bytes",
         )
     return entries
@@ -481,8 +490,9 @@ def _is_producer_snapshot(data: bytes) -> bool:
 
 def _has_indexes(source: Storage, row: Segment) -> bool:
     """Whether both indexes are there and true: recovery uses them, or both are empty."""
-    for path, size in ((row.index_path, row.index_bytes), (row.time_index_path, row.time_index_bytes)):
-        if size == 0 and not (source.exists(path) and source.size(path) == 0):
+    sidecars = row.sidecars()
+    for index in (sidecars[INDEX_SUFFIX], sidecars[TIME_INDEX_SUFFIX]):
+        if index.size_bytes == 0 and not (source.exists(index.path) and source.size(index.path) == 0):
             return False
     return True
 

@@ -16,6 +16,7 @@ import numpy as np
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from spark_segments.format.layout import COUNT_UNKNOWN, NO_PRODUCER_ID
 from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.check import OffsetIndexCheck, TimeIndexCheck
@@ -116,8 +117,9 @@ class SegmentScan:
             created_ms=info.mtime_ms,
             state=Segment.SEALED,
         )
-        self._index = self._open(self._row.index_path, parse_offset_index, OffsetIndexCheck)
-        self._time_index = self._open(self._row.time_index_path, parse_time_index, TimeIndexCheck)
+        sidecars = self._row.sidecars()
+        self._index = self._open(sidecars[INDEX_SUFFIX].path, parse_offset_index, OffsetIndexCheck)
+        self._time_index = self._open(sidecars[TIME_INDEX_SUFFIX].path, parse_time_index, TimeIndexCheck)
 
     def run(self) -> Segment:
         """Scans the file and returns its row. Where the log ends before the file does, `problem` then says why."""
@@ -253,14 +255,14 @@ class SegmentScan:
         goes_on = self._goes_on()
         index_bytes = None if self._index is None else self._index.usable_bytes(row.log_bytes, goes_on=goes_on)
         if index_bytes is None and self._index is not None:
-            self._note(row.index_path, "an entry is not true; the index is left aside")
+            self._note(row.sidecars()[INDEX_SUFFIX].path, "an entry is not true; the index is left aside")
         if not index_bytes:  # an index of zeros, as a crash may leave it, is as good as none
             relative_offsets, positions = map(np.concatenate, zip(*self._sparse, strict=True))
             if len(positions):
                 self._found.offset_indexes[row.path] = (relative_offsets, positions)
         time_index_bytes = None if self._time_index is None else self._time_index.usable_bytes(goes_on=goes_on)
         if time_index_bytes is None and self._time_index is not None:
-            self._note(row.time_index_path, "an entry is not true; the index is left aside")
+            self._note(row.sidecars()[TIME_INDEX_SUFFIX].path, "an entry is not true; the index is left aside")
         self._row = replace(row, index_bytes=index_bytes or 0, time_index_bytes=time_index_bytes or 0)
 
     def _goes_on(self) -> bool:
@@ -275,7 +277,7 @@ class SegmentScan:
     def _check_transactions(self) -> None:
         """Uses the .txnindex only if it agrees with the scan."""
         aborted = aborted_transactions(self._completed)
-        path = self._row.txn_index_path
+        path = self._row.sidecars()[TXN_INDEX_SUFFIX].path
         info = self._sidecar(path)
         said = None if info is None else self._said(info)
         if info is not None and said is not None and _agrees(said, aborted):

@@ -166,9 +166,17 @@ def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[Scan
     for batch in Scan.read(log, parts):
         rivals = batch.filter(pa.array(known.know(batch.column("key"))))
         theirs, ours = eras.ranks(rivals), own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
-        if (Eras.is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
+        if (_is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
             return True
     return False
+
+
+def _is_newer(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray:
+    """bool[n]: whether each rank in `theirs` (`Eras.ranks`) is of a newer record than the rank beside it in `ours`."""
+    newer = np.zeros(theirs.shape[1], np.bool_)
+    for their, our in zip(theirs, ours, strict=True):
+        newer = (their > our) | ((their == our) & newer)
+    return newer
 
 
 def count_records(log: Storage, parts: Sequence[ScanPart]) -> Counter[int]:

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from spark_segments.log.positions import PartitionState as PartitionState
     from spark_segments.log.positions import Position as Position
     from spark_segments.log.reading.latest import LatestPart as LatestPart
-    from spark_segments.log.reading.plan import Part as Part
     from spark_segments.log.reading.plan import ScanPart as ScanPart
     from spark_segments.log.reading.plan import Selection as Selection
     from spark_segments.log.reading.scan import Scan as Scan

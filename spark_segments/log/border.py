@@ -28,7 +28,6 @@ READS = {
     "Selection": "reading.plan",
     "ScanPart": "reading.plan",
     "LatestPart": "reading.latest",
-    "Part": "reading.plan",
     "offsets_for_times": "reading.times",
     # Batches as they lie: of a partition from an offset on, of a segment, and of a file that may be damaged.
     "PartitionLog": "reading.verbatim",

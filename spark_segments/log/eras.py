@@ -104,14 +104,6 @@ class Eras:
         timestamps = np.asarray(pc.fill_null(rows.column("timestamp").cast(pa.int64()), -1))
         return np.stack([partitions, offsets, timestamps, self.at(partitions, offsets)])
 
-    @staticmethod
-    def is_newer(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray:
-        """bool[n]: whether each rank in `theirs` is of a newer record than the rank beside it in `ours`."""
-        newer = np.zeros(theirs.shape[1], np.bool_)
-        for their, our in zip(theirs, ours, strict=True):
-            newer = (their > our) | ((their == our) & newer)
-        return newer
-
 
 def _least_needed(ends: Sequence[Sequence[int]]) -> int:
     """Which of the ends of eras is forgotten: the oldest that added no partitions, or the oldest where all added some.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_segments.difference import History
+from spark_segments.difference import History, epoch_difference
 from spark_segments.errors import DivergedLogError
 from spark_segments.execution import run_tasks
 from spark_segments.log import LeaderEpochs, Snapshot
@@ -88,7 +88,9 @@ def _seems_parted(follower: Snapshot, leader: Snapshot) -> bool:
     theirs = {row.partition: LeaderEpochs.of(row) for row in leader.partition_rows}
     for row in follower.partition_rows:
         ours, others = LeaderEpochs.of(row), theirs.get(row.partition)
-        if others is not None and ours.difference(others, row.log_start_offset, row.log_end_offset) is not None:
+        if others is None:
+            continue
+        if epoch_difference(ours, others, row.log_start_offset, row.log_end_offset) is not None:
             return True
     return False
 

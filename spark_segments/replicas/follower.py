@@ -195,6 +195,12 @@ class FollowerVersion:
         return None if done.change is None else done.version
 
 
+def deletes_files(change: Change) -> bool:
+    """Whether the change of a plan deletes files that must not wait for a reader."""
+    assert isinstance(change.replace, pa.Table), "as the plan makes it"
+    return in_states(change.replace, Segment.DELETING).num_rows > 0
+
+
 def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:
     source = SourceVersion(leader.uri, leader.snapshot.version, leader.commit_id, leader.committed_ms)
     token = None if follower.snapshot is None else follower.snapshot.role.promotion_token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spark_segments.errors import NotLeaderError
 from spark_segments.log import Change, LeaderEpochs, Partition, Role, Snapshot
@@ -51,9 +51,16 @@ def partitions_in_new_epochs(here: Snapshot, least_epochs: Mapping[int, int]) ->
     for row in here.partition_rows:
         epochs = LeaderEpochs.of(row)
         epoch = max(epochs.entries[-1][0] + 1, row.leader_epoch + 1, least_epochs.get(row.partition, 0))
-        entries = epochs.followed_by(epoch, row.log_end_offset).entries
+        entries = followed_by(epochs.entries, epoch, row.log_end_offset)
         rows.append(dataclasses.replace(row, leader_epoch=epoch, leader_epochs=entries))
     return rows
+
+
+def followed_by(entries: Sequence[tuple[int, int]], epoch: int, offset: int) -> tuple[tuple[int, int], ...]:
+    """The entries of leader epochs and a new epoch from an offset on. An epoch that holds no record below the offset
+    goes.
+    """
+    return (*(entry for entry in entries if entry[1] < offset), (epoch, offset))
 
 
 def with_role(operation: str, snapshot: Snapshot, role: Role) -> Change:

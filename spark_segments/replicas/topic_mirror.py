@@ -26,7 +26,7 @@ from spark_segments.log import (
 from spark_segments.progress import Progress
 from spark_segments.replicas.copies import CopiedSet, Copier, copy_tasks, file_sets, partitions_with_producers
 from spark_segments.replicas.divergence import Copy, diverged, foreign_tails, has_new_role, tails_of_follower
-from spark_segments.replicas.follower import FollowerVersion
+from spark_segments.replicas.follower import FollowerVersion, deletes_files
 from spark_segments.replicas.leader import BEGAN_ANEW, Leader, LeaderVersion, Lineage
 from spark_segments.signed_lists.file_checksum import FileChecksum
 
@@ -149,7 +149,7 @@ class TopicMirror:
             return False
         self.reached = wanted.snapshot.version, version
         self.lineage = version, Lineage(wanted.snapshot.version, is_certain=True)
-        self.is_deleting |= change.deletes_files()
+        self.is_deleting |= deletes_files(change)
         self._tell_leader()
         self.counts["commits"] += 1
         self.counts["records"] += sum(row.records for row in Segment.of_table(change.add))

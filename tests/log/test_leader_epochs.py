@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.difference import epoch_difference
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance import roll
+from spark_segments.replicas.role_changes import followed_by
 from verification.world.kafka_bytes.segment_bytes import batches_of
 from verification.world.manifest_rows import Change, Partition
 
@@ -75,18 +77,18 @@ def test_an_epoch_that_a_log_skipped_was_of_a_leader_whose_records_were_cut():
 
 def test_logs_differ_where_their_epochs_do():
     one, other = LeaderEpochs(((0, 0), (2, 150))), LeaderEpochs(((0, 0), (1, 80)))
-    assert one.difference(other, 0, 130) == other.difference(one, 0, 130) == 80
-    assert one.difference(other, 0, 80) is None
-    assert one.difference(other, 90, 130) == 90
-    assert one.difference(LeaderEpochs(()), 0, 500) is None
-    assert one.difference(LeaderEpochs(((2, 150),)), 0, 500) is None  # what it does not know is no difference
-    assert one.difference(LeaderEpochs(((3, 150),)), 0, 500) == 150
+    assert epoch_difference(one, other, 0, 130) == epoch_difference(other, one, 0, 130) == 80
+    assert epoch_difference(one, other, 0, 80) is None
+    assert epoch_difference(one, other, 90, 130) == 90
+    assert epoch_difference(one, LeaderEpochs(()), 0, 500) is None
+    assert epoch_difference(one, LeaderEpochs(((2, 150),)), 0, 500) is None  # what it does not know is no difference
+    assert epoch_difference(one, LeaderEpochs(((3, 150),)), 0, 500) == 150
 
 
 def test_an_epoch_without_a_record_gives_way_to_the_next():
-    epochs = LeaderEpochs(((0, 0), (1, 80)))
-    assert epochs.followed_by(2, 80).entries == ((0, 0), (2, 80))
-    assert epochs.followed_by(2, 90).entries == ((0, 0), (1, 80), (2, 90))
+    epochs = ((0, 0), (1, 80))
+    assert followed_by(epochs, 2, 80) == ((0, 0), (2, 80))
+    assert followed_by(epochs, 2, 90) == ((0, 0), (1, 80), (2, 90))
 
 
 def test_chunks_merged_into_a_shared_object_keep_the_epochs_of_their_offsets(tmp_path):

@@ -161,7 +161,7 @@ def report_lines(report: Report) -> Iterator[str]:
     yield (
         f"verify{' (deep)' if details['deep'] else ''}: {plural(len(report.topics), 'topic')}, "
         f"{plural(details['partitions'], 'partition')}, {plural(details['segments'], 'segment')}, "
-        f"{human_bytes(report.bytes_in)} read, {plural(count, 'fault') if count else 'no faults'}, "
+        f"{human_bytes(report.to_dict()['bytes_in'])} read, {plural(count, 'fault') if count else 'no faults'}, "
         f"{report.seconds:.1f} s"
     )
 

@@ -109,7 +109,7 @@ def capture(
             code = code or _code(report)
             lag = {line["topic"]: line["lag"] for line in report.partitions if "lag" in line}
             write_copied(metrics, log, report, "records_out", "bytes_out", lag)
-            if once or report.records_out or report.details["holes"]:
+            if once or report.to_dict()["records_out"] or report.details["holes"]:
                 _print(report, output)
             if groups and output is not Output.JSON and (line := _groups_line(report, groups)) != shown:
                 print(shown := line, flush=True)

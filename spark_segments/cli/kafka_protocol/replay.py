@@ -123,7 +123,7 @@ def replay(
             report = work.plan() if dry_run else work.send()
             told = tell(report, told)
             write_copied(None if dry_run else metrics, log, report, "records_out", "bytes_out")
-            if dry_run or not follow or report.records_out:
+            if dry_run or not follow or report.to_dict()["records_out"]:
                 _print(report, output)
             if dry_run or not follow:
                 break

@@ -123,7 +123,8 @@ def print_what_goes(log: LogDir, snapshot: Snapshot, config: dict[str, str]) -> 
         planned = {topic: dataclasses.replace(snapshot, config=its_config)}
         for job in (roll, retain):
             report = job(log, topics=[topic], dry_run=True, planned=planned)
-        taken.append((report.records_in - report.records_out, report.bytes_in - report.bytes_out))
+        figures = report.to_dict()
+        taken.append((figures["records_in"] - figures["records_out"], figures["bytes_in"] - figures["bytes_out"]))
     (before, _), (records, size) = taken
     if records > before:
         print(

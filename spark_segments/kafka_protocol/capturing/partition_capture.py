@@ -21,6 +21,7 @@ from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.checkpoints import leader_epochs_of
+from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.producer_state import (
     ProducerEntry,
     ProducerState,
@@ -523,7 +524,7 @@ class PartitionsCapture:
         if begin > floor:
             self._note_hole(part, floor, begin)
         part.hole_start = None
-        reaches = int(batches.last_offset[0]) - part.next_offset <= SegmentWriter.MAX_RELATIVE_OFFSET
+        reaches = int(batches.last_offset[0]) - part.next_offset <= MAX_RELATIVE_OFFSET
         base = min(first, part.next_offset) if is_start and not part.holes and reaches else first
         part.is_proved = True  # it was read behind all that is here
         self._note_ends(part, int(batches.last_offset[-1]))

@@ -24,9 +24,12 @@ READ_ONLY, OWN, ALL = "read-only", "own", "all"
 POLICIES = (READ_ONLY, OWN, ALL)
 """Which groups clients may join and move: none; the groups that clients of a server made; all."""
 
+MADE_BY_SERVE = "serve"
+"""Who made a group that clients of `segments serve` were the first to commit to: `made_by` of its commits."""
+
 _COMMITS = 64  # that are under way at a time, of as many groups
 _POSITION_BYTES = 96  # in a file, without what a client says of it
-_FILES = GroupCommit.KEPT + GroupCommit.TRIM_EVERY  # of a group, at the most
+_FILES = GroupCommit.MOST_FILES  # of a group, at the most
 _OF_BEFORE = ""  # the owner of groups that were there when this server began to hold them
 
 _logger = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ class StoredGroups:
             raise RefusedError(ErrorCode.group_authorization_failed)
         if self._policy == OWN and group is not None:
             commit = commit or group.positions().last
-            if commit.rows and commit.made_by != GroupCommit.SERVE:
+            if commit.rows and commit.made_by != MADE_BY_SERVE:
                 _logger.warning(
                     "group %s is left alone, for clients of a server did not make it: segments serve --groups all "
                     "lets them move it",
@@ -91,10 +94,10 @@ class StoredGroups:
                     self._coordinator.outnumbered_by(begun.lease, number)
                     raise RefusedError(ErrorCode.not_coordinator)
                 self.check_may_move(group, begun)
-                if not begun.rows or begun.made_by == GroupCommit.SERVE:
+                if not begun.rows or begun.made_by == MADE_BY_SERVE:
                     self._count(group.id, begun.rows | moved, owner)
 
-            group.update(lambda rows: rows | moved, check=check, lease=number, made_by=GroupCommit.SERVE)
+            group.update(lambda rows: rows | moved, check=check, lease=number, made_by=MADE_BY_SERVE)
         finally:
             committing.release()
 
@@ -126,7 +129,7 @@ class StoredGroups:
                 last = group.positions().last
             except SegmentsError:  # a client that reads this group gets the error
                 continue
-            if not last.rows or last.made_by != GroupCommit.SERVE:
+            if not last.rows or last.made_by != MADE_BY_SERVE:
                 continue
             if self._coordinator.has_members(group.id):
                 self._in_use_ms[group.id] = now_ms

@@ -43,7 +43,7 @@ class GroupCommit:
     """A commit of a group: its number, from 1, its own id and that of the commit before it, and all positions after it.
 
     Number 0, without positions, stands for the group before its first commit. `lease`: the highest lease under which a
-    server committed to the group; 0: none did. `made_by`: SERVE, or empty if it is not known.
+    server committed to the group; 0: none did. `made_by`: who made the group, empty if it is not known.
     """
 
     number: int
@@ -57,10 +57,10 @@ class GroupCommit:
     """How many of the last commits stay, so that a writer whose reply was lost finds its commit again."""
 
     TRIM_EVERY: ClassVar = 16
-    """Every so many commits the older files are deleted. So a group has at most KEPT + TRIM_EVERY files."""
+    """Every so many commits the older files are deleted."""
 
-    SERVE: ClassVar = "serve"
-    """Who made a group that clients of `segments serve` were the first to commit to."""
+    MOST_FILES: ClassVar = KEPT + TRIM_EVERY
+    """So many files a group has at most."""
 
     @staticmethod
     def directory_name(group: str) -> str:

@@ -11,7 +11,7 @@ import dataclasses
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,6 +71,13 @@ PARTITION_SCHEMA = pa.schema(
         pa.field("producer_snapshot", pa.binary()),
     ]
 )
+
+
+class Sidecar(NamedTuple):
+    """A file beside a segment's .log, and how many bytes of it are the segment's."""
+
+    path: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +197,20 @@ class Segment:
         """The position in the file behind the row's last batch."""
         return self.byte_position + self.log_bytes
 
+    def sidecars(self) -> dict[str, Sidecar]:
+        """The .index, .timeindex and .txnindex, by suffix. A shared object has the first two of each of its runs."""
+        return {
+            INDEX_SUFFIX: Sidecar(self.index_path, self.index_bytes),
+            TIME_INDEX_SUFFIX: Sidecar(self.time_index_path, self.time_index_bytes),
+            TXN_INDEX_SUFFIX: Sidecar(self.txn_index_path, self.txn_index_bytes),
+        }
+
     def files(self) -> list[tuple[str, int]]:
-        """(path, bytes) of the .log and of its sidecars; of a run of a shared object the sidecars lie in the object."""
-        files = [(self.path, self.log_bytes), (self.index_path, self.index_bytes)]
-        files.append((self.time_index_path, self.time_index_bytes))
-        return [*files, (self.txn_index_path, self.txn_index_bytes)] if self.txn_index_bytes else files
+        """(path, bytes) of the .log and of its sidecars, without a .txnindex that has no entry."""
+        sidecars = self.sidecars()
+        if not self.txn_index_bytes:
+            del sidecars[TXN_INDEX_SUFFIX]
+        return [(self.path, self.log_bytes), *sidecars.values()]
 
     @property
     def index_path(self) -> str:

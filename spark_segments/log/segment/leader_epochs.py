@@ -72,19 +72,3 @@ class LeaderEpochs:
         An epoch that is not there, above the first epoch that is, was that of a leader whose records were cut.
         """
         return not self.entries or epoch <= self.entries[0][0] or any(epoch == known for known, _ in self.entries)
-
-    def followed_by(self, epoch: int, offset: int) -> LeaderEpochs:
-        """These epochs and a new epoch from an offset on. An epoch that holds no record below the offset goes."""
-        return LeaderEpochs((*(entry for entry in self.entries if entry[1] < offset), (epoch, offset)))
-
-    def difference(self, other: LeaderEpochs, start: int, end: int) -> int | None:
-        """The first offset in [start, end) that two logs give different epochs, None where they give none.
-
-        An offset below all entries of a log is of no known epoch, and so no difference.
-        """
-        starts = {start, *(offset for _, offset in (*self.entries, *other.entries))}
-        for offset in sorted(offset for offset in starts if start <= offset < end):
-            ours, theirs = self.entry_of(offset), other.entry_of(offset)
-            if ours is not None and theirs is not None and ours != theirs:
-                return offset
-        return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from spark_segments.format.batches import BatchTable, rebase
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.encoding.encode import Encoded
 from spark_segments.format.file_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, txn_index_bytes
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
@@ -30,8 +30,6 @@ class SegmentWriter:
     manager it deletes its files where an error comes before `close` has returned: no commit can name them, for nobody
     else knows the name. With a `stem` that others know, the files stay.
     """
-
-    MAX_RELATIVE_OFFSET: ClassVar = 2**31 - 1
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class SegmentWriter:
         sizes = np.cumsum(batches.size[start:])
         by_size = int(np.searchsorted(sizes, self._limits.segment_bytes - self.log_bytes, side="right"))
         ends = batches.last_offset[start : start + (by_size if self.log_bytes else max(by_size, 1))]
-        return int(np.searchsorted(ends, self.base_offset + self.MAX_RELATIVE_OFFSET - shift, side="right"))
+        return int(np.searchsorted(ends, self.base_offset + MAX_RELATIVE_OFFSET - shift, side="right"))
 
     def __enter__(self) -> SegmentWriter:
         return self

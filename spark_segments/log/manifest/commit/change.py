@@ -80,10 +80,6 @@ class Change:
     OLDEST_FILE_MS: ClassVar = ORPHAN_AGE_MS // 2
     """A commit refuses to add files older than this: vacuum might take them before the commit names them."""
 
-    def deletes_files(self) -> bool:
-        """Whether files are deleted that must not wait for a reader."""
-        return Segment.DELETING in pc.unique(segment_rows(self.replace).column("state")).to_pylist()
-
     @staticmethod
     def check_mirrored(leader: Snapshot, live: pa.Table, after: pa.Table) -> None:
         """Raises SegmentsError where a follower's log `after` a change lacks what `live` rows of the leader hold."""

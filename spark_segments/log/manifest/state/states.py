@@ -157,7 +157,6 @@ class Hole:
     reason: str
 
     REMOVED_BEFORE: ClassVar = "the source had removed them before they were copied"
-    MISSING_THERE: ClassVar = "the source has no segment of them"
     DAMAGED: ClassVar = "their batches were damaged, and a repair took them out"
 
     def __str__(self) -> str:
