@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-MOST_NAMES = 51
-MOST_MEMBERS = 257
+MOST_NAMES = 49
+MOST_MEMBERS = 242
 
 MEMBERS = (
     (
@@ -31,9 +31,9 @@ MEMBERS = (
     (
         "Snapshot",
         "A topic at a version: rows of its segments and partitions. Everything that is read begins here",
-        "check_partition config deleted_ms holding live live_of live_table load_segments offset_bounds "
-        "partition partition_rows partitions removed_bytes role segments source stand_ins states topic_id "
-        "topic_row",
+        "check_partition check_role config deleted_ms holding live live_of live_table load_segments "
+        "offset_bounds partition partition_rows partitions removed_bytes role segments source stand_ins "
+        "states topic_id topic_row",
     ),
     (
         "StandIns",
@@ -199,12 +199,6 @@ MEMBERS = (
         "CapturedBatch",
         "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
         "crc",
-    ),
-    (
-        "Role",
-        "What a topic is among its copies",
-        "FENCED FOLLOWER LEADER check epoch fence_token fence_version former_uri given_to is_demoted "
-        "is_fenced is_follower is_leader leader_uri name promotion_token",
     ),
 )
 """(name, what its group is there for, members)"""

@@ -198,7 +198,7 @@ class TopicImport:
             current = self.manifest.snapshot()
         except UnknownTopicError:
             return None
-        current.role.check(current.topic, Operation.IMPORT)
+        current.check_role(Operation.IMPORT)
         return current
 
     def _here(self, current: Snapshot | None) -> dict[int, Copied]:

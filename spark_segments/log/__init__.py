@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest.commit.change import Change as Change
     from spark_segments.log.manifest.manifest import Manifest as Manifest
     from spark_segments.log.manifest.operation import Operation as Operation
-    from spark_segments.log.manifest.role import Role as Role
-    from spark_segments.log.manifest.role import SourceVersion as SourceVersion
     from spark_segments.log.manifest.rows import Partition as Partition
     from spark_segments.log.manifest.rows import Segment as Segment
     from spark_segments.log.manifest.rows import in_states as in_states

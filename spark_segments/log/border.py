@@ -84,8 +84,6 @@ FACTS = {
     "Captured": "manifest.state.states",
     "CapturedBatch": "manifest.state.states",
     # What a topic is among its copies.
-    "Role": "manifest.role",
-    "SourceVersion": "manifest.role",
     "states_of_copy": "manifest.state.states",
 }
 """Facts: values only."""

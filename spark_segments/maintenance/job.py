@@ -94,7 +94,7 @@ class Job:
                 config = self.config(snapshot)
                 if policy is not None and policy not in config.cleanup_policy:
                     continue
-                snapshot.role.check(name, self.report.job)
+                snapshot.check_role(self.report.job)
                 if load:
                     _ = snapshot.live
             except UnknownTopicError:

@@ -10,6 +10,7 @@ from spark_segments.difference import History, epoch_difference
 from spark_segments.errors import DivergedLogError
 from spark_segments.execution import run_tasks
 from spark_segments.log import LeaderEpochs, Snapshot
+from spark_segments.replicas.role import role_of
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def has_new_role(follower: Snapshot, leader: Snapshot) -> bool:
     """Whether a leader may have become a copy of another one since the follower mirrored it. Two forced promotions may
     have given the same leader epoch to other records, so epochs alone do not tell.
     """
-    return leader.role.is_follower or leader.role.epoch != follower.role.epoch
+    return role_of(leader).is_follower or role_of(leader).epoch != role_of(follower).epoch
 
 
 def _seems_parted(follower: Snapshot, leader: Snapshot) -> bool:

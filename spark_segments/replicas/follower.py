@@ -27,10 +27,8 @@ from spark_segments.log import (
     Manifest,
     Operation,
     Partition,
-    Role,
     Segment,
     Snapshot,
-    SourceVersion,
     TableState,
     TopicRow,
     Transaction,
@@ -41,6 +39,7 @@ from spark_segments.log import (
     with_column,
 )
 from spark_segments.replicas.leader import LeaderVersion, are_alike
+from spark_segments.replicas.role import Role, SourceVersion, role_of
 
 _OWN_NAME = r"_[0-9a-f]{32}(\.log)$"
 
@@ -73,12 +72,12 @@ class FollowerVersion:
 
     @property
     def is_follower(self) -> bool:
-        return self.snapshot is not None and self.snapshot.role.is_follower
+        return self.snapshot is not None and role_of(self.snapshot).is_follower
 
     def has_led(self, leader: Snapshot) -> bool:
         """Whether the topic was not always a follower: its files were here before they were the leader's, perhaps."""
         here = self.snapshot
-        return here is not None and here.topic_id == leader.topic_id and not here.role.is_follower
+        return here is not None and here.topic_id == leader.topic_id and not role_of(here).is_follower
 
     @property
     def is_there(self) -> bool:
@@ -203,8 +202,8 @@ def deletes_files(change: Change) -> bool:
 
 def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:
     source = SourceVersion(leader.uri, leader.snapshot.version, leader.commit_id, leader.committed_ms)
-    token = None if follower.snapshot is None else follower.snapshot.role.promotion_token
-    return Role(Role.FOLLOWER, leader.snapshot.role.epoch, source, promotion_token=token)
+    token = None if follower.snapshot is None else role_of(follower.snapshot).promotion_token
+    return Role(Role.FOLLOWER, role_of(leader.snapshot).epoch, source, promotion_token=token)
 
 
 def _erasures(leader: Snapshot, follower: Snapshot | None) -> tuple[list[Erasure], list[Erasure]]:

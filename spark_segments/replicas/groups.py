@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_segments.errors import SegmentsError
 from spark_segments.log import Group, LogDirectory, Position, Snapshot
+from spark_segments.replicas.role import role_of
 
 if TYPE_CHECKING:
     from spark_segments.log import GroupRows, Positions
@@ -104,7 +105,7 @@ def mirror_groups(
 
 def _follows(snapshot: Snapshot) -> bool:
     """Whether a topic follows a leader, and is not about to be promoted."""
-    return snapshot.role.is_follower and snapshot.role.promotion_token is None
+    return role_of(snapshot).is_follower and role_of(snapshot).promotion_token is None
 
 
 def _fits(snapshot: Snapshot, partition: int, position: Position) -> bool:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log import CommitFacts, Manifest, Operation, Segment, Snapshot, TableState, Transaction, live_rows
+from spark_segments.replicas.role import role_of
 
 BEGAN_ANEW = -1
 """In place of a version: the leader's table was made again, and no version of it equals the follower."""
@@ -123,7 +124,7 @@ class Leader:
 
         Where the log lacks the commit that the follower has, topic id and offsets must do.
         """
-        role = follower.role
+        role = role_of(follower)
         assert role.source is not None
         if role.is_demoted:  # vacuum may be deleting files of its log that a mirror would bring back under their paths
             raise LogDirError(

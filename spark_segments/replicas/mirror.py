@@ -16,6 +16,7 @@ from spark_segments.progress import Progress
 from spark_segments.quantities import wall_ms
 from spark_segments.replicas.groups import mirror_groups, positions_of_all
 from spark_segments.replicas.leader import Leader
+from spark_segments.replicas.role import role_of
 from spark_segments.replicas.topic_mirror import TOPICS_AT_A_TIME, TopicMirror
 from spark_segments.signed_lists.checksum_list import write_checksums
 
@@ -128,7 +129,7 @@ def lag_of(leader: Leader, follower: Snapshot) -> Lag:
     Raises UnknownTopicError, and LogDirError where the leader is not the log that the follower has mirrored.
     """
     newest = leader.manifest.snapshot(deleted=True)
-    source = follower.role.source
+    source = role_of(follower).source
     assert source is not None
     reached = leader.check_lineage(follower, newest).version
     if newest.version == reached:
@@ -155,7 +156,7 @@ def lags(
     for topic in LogDirectory.selected(target.directories(), topics):
         try:
             snapshot = target.manifest(topic).snapshot(deleted=True)
-            if snapshot.role.is_follower:
+            if role_of(snapshot).is_follower:
                 lags_of[topic] = lag_of(Leader(source.manifest(topic), source.uri), snapshot)
         except (SegmentsError, FileNotFoundError) as error:
             lags_of[topic] = failure_of(error)
@@ -202,7 +203,7 @@ def lost_leaders(
         if topic in there:
             continue
         try:
-            role = target.snapshot(topic).role
+            role = role_of(target.snapshot(topic))
         except SegmentsError:
             continue
         if role.source is not None and role.source.uri == source.uri:
@@ -224,7 +225,7 @@ def _note(report: Report, mirrored: TopicMirror, error: SegmentsError | None) ->
     behind: dict[str, Any] = {}
     try:
         snapshot = mirrored.target.manifest(mirrored.topic).snapshot(deleted=True)
-        if not snapshot.role.is_follower:  # it was promoted since, and has no lag
+        if not role_of(snapshot).is_follower:  # it was promoted since, and has no lag
             report.add(mirrored.topic, None, "promoted")
             return
         lag = lag_of(Leader(mirrored.source.manifest(mirrored.topic), mirrored.source.uri), snapshot)

@@ -30,11 +30,12 @@ from spark_segments.errors import (
 )
 from spark_segments.execution import run_tasks
 from spark_segments.extensions import observed_job
-from spark_segments.log import Change, LogDirectory, Operation, Report, Role, Snapshot
+from spark_segments.log import Change, LogDirectory, Operation, Report, Snapshot
 from spark_segments.progress import Progress
 from spark_segments.replicas.divergence import Copy, Tail, diverged, foreign_tails, has_new_role, tails_of_follower
 from spark_segments.replicas.groups import copy_positions
 from spark_segments.replicas.leader import Leader
+from spark_segments.replicas.role import Role, role_of
 from spark_segments.replicas.role_changes import (
     check_former,
     leader_epochs,
@@ -89,7 +90,7 @@ def promote(
 
     names = LogDirectory.selected(log.topics(), topics)
     if topics is None:
-        names = [name for name in names if _has_former_leader(log.snapshot(name).role)]
+        names = [name for name in names if _has_former_leader(role_of(log.snapshot(name)))]
     results = run_tasks(run, names, progress=progress, at_a_time=TOPICS_AT_A_TIME)
     if all(result is None for result in results):
         raise InvalidOptionError("No topic here is a follower", expected="the names of topics", found="none")
@@ -162,8 +163,8 @@ class Promotion:
         that is out of reach may lead, and `run` says that it cannot be fenced.
         """
         here = self.log.snapshot(self.topic)
-        if not here.role.is_leader:
-            return here.role.is_follower
+        if not role_of(here).is_leader:
+            return role_of(here).is_follower
         try:
             theirs = self._look(here)
         except UnknownTopicError:
@@ -171,7 +172,7 @@ class Promotion:
         except _OUT_OF_REACH:
             return True
         # A topic that was made again under the name is another topic, and may lead
-        return theirs.deleted_ms is None and theirs.topic_id == here.topic_id and theirs.role.is_leader
+        return theirs.deleted_ms is None and theirs.topic_id == here.topic_id and role_of(theirs).is_leader
 
     def run(self) -> Promotion:
         """Promotes the topic.
@@ -183,7 +184,7 @@ class Promotion:
         """
         self.log.check_writable()
         here = self.log.snapshot(self.topic)
-        role = here.role
+        role = role_of(here)
         if role.is_fenced:
             raise NotLeaderError(
                 f"Topic {self.topic} is fenced: a former leader is not promoted again",
@@ -207,36 +208,36 @@ class Promotion:
 
     def _promoted_before(self, here: Snapshot, theirs: Snapshot | None) -> Promotion:
         """The result for a leader. The leader before it is fenced here, if it was out of reach when it was replaced."""
-        if theirs is None or not theirs.role.is_leader:
+        if theirs is None or not role_of(theirs).is_leader:
             return self._done(here, theirs, (), leader_epochs(here))
-        token = here.role.fence_token
-        if token is None or here.role.epoch <= theirs.role.epoch:
+        token = role_of(here).fence_token
+        if token is None or role_of(here).epoch <= role_of(theirs).epoch:
             raise NotLeaderError(
                 f"Topic {self.topic} is a leader already, and was not promoted over the topic in "
                 f"{self._former_uri(here)}, which is one, too",
                 path=self.log.uri,
                 expected="a follower",
-                found=f"role_epoch {here.role.epoch}, and {theirs.role.epoch} there",
+                found=f"role_epoch {role_of(here).epoch}, and {role_of(theirs).epoch} there",
                 hint="Delete the topic that is not to stay, and mirror the other one into an empty log directory",
             )
         if not self.dry_run:
-            theirs = self._fence(here, token, here.role.epoch)
+            theirs = self._fence(here, token, role_of(here).epoch)
         return self._done(here, theirs, (FENCE,), leader_epochs(here), self._left_behind(theirs))
 
     def _promote(self, here: Snapshot, theirs: Snapshot | None, *, is_copied: bool) -> Promotion:
         manifest = self.log.manifest(self.topic)
-        manifest.commit(lambda now: self._begun(here.role, now))
-        token = self.log.snapshot(self.topic).role.promotion_token
+        manifest.commit(lambda now: self._begun(role_of(here), now))
+        token = role_of(self.log.snapshot(self.topic)).promotion_token
         if token is None:
             return self.run()  # another run has promoted the topic since
-        role_epoch = 1 + max(snapshot.role.epoch for snapshot in (here, theirs) if snapshot is not None)
+        role_epoch = 1 + max(role_of(snapshot).epoch for snapshot in (here, theirs) if snapshot is not None)
         tails, version = [], None
         if theirs is not None:
             theirs = self._within_reach(lambda: self._fence(here, token, role_epoch))
         if theirs is not None:
-            role_epoch = theirs.role.epoch + (theirs.role.fence_token != token)
+            role_epoch = role_of(theirs).epoch + (role_of(theirs).fence_token != token)
             if is_copied and self._within_reach(lambda: self._copy(token)):
-                version = theirs.role.fence_version
+                version = role_of(theirs).fence_version
             else:
                 tails = self._left_behind(theirs)
             self._copy_positions()
@@ -251,15 +252,16 @@ class Promotion:
     @staticmethod
     def _begun(role: Role, here: Snapshot) -> Change | None:
         """Gives a follower a token, unless it has one, or has changed its `role` since."""
-        if here.role.promotion_token is not None or (here.role.name, here.role.epoch) != (role.name, role.epoch):
+        newest = role_of(here)
+        if newest.promotion_token is not None or (newest.name, newest.epoch) != (role.name, role.epoch):
             return None
-        return with_role(Operation.PROMOTE, here, dataclasses.replace(here.role, promotion_token=uuid.uuid4().hex))
+        return with_role(Operation.PROMOTE, here, dataclasses.replace(newest, promotion_token=uuid.uuid4().hex))
 
     def _opened(self, leader: Role, least: Mapping[int, int], version: int | None, here: Snapshot) -> Change | None:
         """Makes the topic the `leader`, in new leader epochs, which are not below `least`. `version`: the former
         leader's version that the follower must have mirrored, None where it need not.
         """
-        role = here.role
+        role = role_of(here)
         if role.is_leader and role.fence_token == leader.fence_token:
             return None
         if role.source is None or role.promotion_token != leader.fence_token:
@@ -289,7 +291,8 @@ class Promotion:
     def _former_uri(self, here: Snapshot) -> str:
         if isinstance(self.former, LogDirectory):
             return self.former.uri
-        uri = self.former or (here.role.former_uri if here.role.source is None else here.role.source.uri)
+        role = role_of(here)
+        uri = self.former or (role.former_uri if role.source is None else role.source.uri)
         if uri is None:
             raise NotLeaderError(
                 f"Topic {self.topic} is a leader already, and was promoted over no other",
@@ -339,7 +342,7 @@ class Promotion:
     def _fence(self, here: Snapshot, token: str, role_epoch: int) -> Snapshot:
         def plan(former: Snapshot) -> Change | None:
             check_former(here, former, token, force=self.force)
-            if former.role.is_fenced:
+            if role_of(former).is_fenced:
                 return None
             version, uri = former.version + 1, self.log.uri
             role = Role(Role.FENCED, role_epoch, fence_token=token, fence_version=version, leader_uri=uri)
@@ -355,7 +358,7 @@ class Promotion:
         try:
             TopicMirror(self._reached, self.log, self.topic, self.spark).run()
         except SegmentsError:
-            role = self.log.snapshot(self.topic).role
+            role = role_of(self.log.snapshot(self.topic))
             if not role.is_leader or role.fence_token != token:
                 raise
             # Another run of this promotion was quicker, and has opened the topic.
@@ -414,7 +417,8 @@ class Promotion:
     ) -> Promotion:
         self.former_uri, self.steps = self._former_uri(here), steps
         self.leader_epochs, self.left_behind = epochs, tuple(tails)
-        self.is_fenced = theirs is not None and (self.dry_run or not theirs.role.is_leader)
-        if here.role.source is not None:
-            self.source_version, self.source_committed_ms = here.role.source.version, here.role.source.committed_ms
+        self.is_fenced = theirs is not None and (self.dry_run or not role_of(theirs).is_leader)
+        source = role_of(here).source
+        if source is not None:
+            self.source_version, self.source_committed_ms = source.version, source.committed_ms
         return self

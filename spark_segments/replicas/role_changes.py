@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from spark_segments.errors import NotLeaderError
-from spark_segments.log import Change, LeaderEpochs, Partition, Role, Snapshot
+from spark_segments.log import Change, LeaderEpochs, Partition, Snapshot
 from spark_segments.replicas.divergence import check_same_topic
+from spark_segments.replicas.role import Role, role_of
 
 
 def check_former(here: Snapshot, theirs: Snapshot, token: str | None, *, force: bool) -> None:
@@ -15,8 +16,8 @@ def check_former(here: Snapshot, theirs: Snapshot, token: str | None, *, force: 
     or, unless that is forced, fenced for another promotion than that of the `token`.
     """
     check_same_topic(here, theirs)
-    role = theirs.role
-    if role.source is not None and not here.role.is_leader:
+    role = role_of(theirs)
+    if role.source is not None and not role_of(here).is_leader:
         raise NotLeaderError(
             f"Topic {theirs.topic} is a follower there, too",
             expected="the log directory of its leader",
@@ -41,7 +42,7 @@ def least_epochs(here: Snapshot, theirs: Snapshot | None, token: str | None) -> 
 
     Where `theirs` is fenced for another promotion than the `token`'s, the topic promoted there has its next epoch.
     """
-    is_others = theirs is not None and theirs.role.is_fenced and theirs.role.fence_token != token
+    is_others = theirs is not None and role_of(theirs).is_fenced and role_of(theirs).fence_token != token
     return {number: epoch + 1 + is_others for number, (epoch, _) in leader_epochs(theirs or here).items()}
 
 

@@ -28,6 +28,7 @@ from spark_segments.replicas.copies import CopiedSet, Copier, copy_tasks, file_s
 from spark_segments.replicas.divergence import Copy, diverged, foreign_tails, has_new_role, tails_of_follower
 from spark_segments.replicas.follower import FollowerVersion, deletes_files
 from spark_segments.replicas.leader import BEGAN_ANEW, Leader, LeaderVersion, Lineage
+from spark_segments.replicas.role import role_of
 from spark_segments.signed_lists.file_checksum import FileChecksum
 
 if TYPE_CHECKING:
@@ -218,15 +219,16 @@ class TopicMirror:
             f"Topic {self.topic} is there already, and follows no other",
             path=self.target.uri,
             expected=f"no topic of this name, or a follower of {self.source.uri}",
-            found=here.role.name,
+            found=role_of(here).name,
             hint="Mirror into an empty log directory",
         )
 
     def _is_former(self, leader: Snapshot, here: Snapshot) -> bool:
         """Whether the topic here was promoted over the leader, which is fenced since, or follows it by now."""
-        if leader.role.source is not None:
-            return leader.role.source.uri == self.target.uri
-        return leader.role.is_fenced and leader.role.fence_token == here.role.fence_token
+        role = role_of(leader)
+        if role.source is not None:
+            return role.source.uri == self.target.uri
+        return role.is_fenced and role.fence_token == role_of(here).fence_token
 
     def _promoted_over(self, here: Snapshot) -> LogDirError:
         """The error for a topic here that was promoted over the leader. It is known without reading a file."""

@@ -73,7 +73,7 @@ MUTANTS = (
         "commit",
         "a fenced topic takes appends",
         "log/manifest/commit/committing.py",
-        "        snapshot.role.check(snapshot.topic, change.operation)\n",
+        "        snapshot.check_role(change.operation)\n",
         "        pass\n",
         "tests/maintenance/promotion/test_fences.py::test_a_writer_in_mid_commit_meets_the_fence_at_its_next_try",
     ),
@@ -870,7 +870,7 @@ MUTANTS = (
         "mirror",
         "a leader that became a copy of another one is known by its epochs alone",
         "replicas/divergence.py",
-        "    return leader.role.is_follower or leader.role.epoch != follower.role.epoch\n",
+        "    return role_of(leader).is_follower or role_of(leader).epoch != role_of(follower).epoch\n",
         "    return False\n",
         "tests/maintenance/promotion/test_parted_logs.py::"
         "test_a_jump_keeps_records_that_two_leaders_took_in_the_same_epoch",
@@ -914,7 +914,7 @@ MUTANTS = (
         "mirror",
         "the positions of a promoted topic are set back",
         "replicas/groups.py",
-        "    return snapshot.role.is_follower and snapshot.role.promotion_token is None\n",
+        "    return role_of(snapshot).is_follower and role_of(snapshot).promotion_token is None\n",
         "    return True\n",
         "tests/maintenance/mirroring/test_groups.py::"
         "test_the_positions_in_a_topic_that_is_promoted_meanwhile_are_its_readers",

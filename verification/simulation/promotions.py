@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, NotLeaderError, UnknownTopicError
-from spark_segments.log.manifest.role import Role
 from spark_segments.log.marker import mark
 from spark_segments.maintenance import mirror, verify
+from spark_segments.replicas.role import Role
 from verification.long_runs.scenario import DEFAULTS
 from verification.simulation.delta import DeltaLogs
 from verification.simulation.groups import GroupJudge, commit, read_on
@@ -120,7 +120,7 @@ def move_consume(simulation: Simulation, process: Process) -> None:
         )
         if error is None and done.stop is not None:
             raise Violation(f"{MOVED}-{number}: nobody promotes by force, and the group cannot go on: {done.stop!r}")
-        if error is not None or not done.snapshot.role.is_leader:
+        if error is not None or done.snapshot.role != Role.LEADER:
             if error is None or isinstance(error, UnknownTopicError):
                 disk["site"] = history.a_site()
             continue
@@ -186,6 +186,6 @@ def last_move(simulation: Simulation) -> None:
 
 def _role(log: LogDir) -> Any:
     try:
-        return log.topic(MOVED).snapshot.role.name
+        return log.topic(MOVED).snapshot.role
     except UnknownTopicError:
         return None

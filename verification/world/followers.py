@@ -9,6 +9,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import SegmentsError
 from spark_segments.log.description import describe
 from spark_segments.maintenance import mirror, verify
+from spark_segments.replicas.role import role_of
 from verification.world.manifest_rows import Partition, Segment, Snapshot
 from verification.world.topics import records, topic_with
 
@@ -60,7 +61,7 @@ def state_of(log: LogDir, snapshot: Snapshot) -> dict[str, Any]:
 
 def source_version(follower: Snapshot) -> int:
     """The version of its leader that a follower is."""
-    source = follower.role.source
+    source = role_of(follower).source
     assert source is not None
     return source.version
 

@@ -19,6 +19,7 @@ from spark_segments.log import Segment, Snapshot, describe
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
 from spark_segments.maintenance.retention.plan import RETENTION_MS
 from spark_segments.quantities import human_bytes, plural
+from spark_segments.replicas.role import Role
 
 BLOCKS_A_PAGE = 16_000
 LEAST_BLOCKS, MOST_BLOCKS = 8, 120
@@ -198,13 +199,13 @@ def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks
         sealed_end = max(
             (segment.next_offset for segment in partition.segments if segment.state == Segment.SEALED), default=0
         )
-        ours = [step for step in steps if snapshot.role.is_leader or step.job == VACUUM]  # what runs on this topic
+        ours = [step for step in steps if snapshot.role == Role.LEADER or step.job == VACUUM]  # what runs on this topic
         warnings = partition_warnings(numbers, ours, last_stable, sealed_end, now_ms)
         views.append(PartitionView(numbers, partition.strip(most_blocks), steps, warnings))
     effective, sources = config.effective(), config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
     settings = [(name, effective[name], sources[name]) for name in names]
-    deletions = _deletions(rows, forecast, now_ms) if snapshot.role.is_leader else []
+    deletions = _deletions(rows, forecast, now_ms) if snapshot.role == Role.LEADER else []
     newest_ms = max((segment.max_timestamp_ms for segment in rows), default=-1)
     return TopicView(described, settings, views, deletions, snapshot.removed_bytes, newest_ms)
 

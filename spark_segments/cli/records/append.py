@@ -136,7 +136,7 @@ def append(
             log.create_topic(topic, partitions, parse_overrides(config or []))
     # Raises where there is no such topic, or it takes no appends, before a schema is registered for it.
     log.check_writable()
-    log.topic(topic).snapshot.role.check(topic, Operation.APPEND)
+    log.topic(topic).snapshot.check_role(Operation.APPEND)
     appended = _Appended(log.topic(topic).config, wall_ms())
     options = ProducerOptions(compression_codec, batch_size)
     with commits_told(log), progress_bar("append", of_bytes=True) as progress:

@@ -24,6 +24,7 @@ from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log import Captured, Undecided
 from spark_segments.log import describe as describe_topic
 from spark_segments.quantities import Bytes, human_bytes, moment, wall_ms
+from spark_segments.replicas.role import role_of
 
 if TYPE_CHECKING:
     from spark_segments.log import Snapshot
@@ -139,7 +140,7 @@ def _print(topics: Sequence[tuple[Snapshot, TopicConfig]], output: Output, *, si
         if shared["objects"]:
             line += f"  Shared: {shared['objects']} objects, {human_bytes(shared['size_bytes'])}"
         print_text(escaped(line, one_line=True))
-        role = snapshot.role
+        role = role_of(snapshot)
         if role.source is not None:
             print(f"Follower of {role.source.uri}, at its version {role.source.version}")
         elif role.is_fenced:

@@ -256,7 +256,7 @@ class TopicCapture:
             row = Eras.unknown(TopicRow(topic_id, kept.config, states=states))
             self._manifest.create_by(Change(Operation.CREATE, partitions=self._empty(topic_id, 0), topic=row))
         current = self._manifest.snapshot() if before is None else before
-        current.role.check(current.topic, CAPTURE)
+        current.check_role(CAPTURE)
         topic_id = current.states.get(Captured.SOURCE_TOPIC_ID, current.topic_id)
         check_same(self.name, topic_id, current.states.get(Captured.SOURCE_CLUSTER_ID), topic)
 
@@ -291,7 +291,7 @@ class TopicCapture:
 
         def plan(current: Snapshot) -> Change:
             """The change on top of `current`: each try of the commit asks again whether it may be made there."""
-            current.role.check(current.topic, CAPTURE)
+            current.check_role(CAPTURE)
             for part in ready.values():
                 self._check_unchanged(current, part)
             placed = [_placed(current, part, rows[number]) for number, part in ready.items()]
@@ -412,7 +412,7 @@ def branch(log: LogDirectory, source: str, cluster_topics: Collection[str]) -> s
     check_new_topic_name(name, [])
 
     def plan(current: Snapshot) -> Change:
-        current.role.check(current.topic, CAPTURE)
+        current.check_role(CAPTURE)
         return Change(
             CAPTURE, topic=dataclasses.replace(current.topic_row, states={**current.states, Captured.GOES_ON_IN: name})
         )

@@ -45,7 +45,7 @@ def append(
         state = manifest.state_to_commit_on(is_latest=not tries_again)
         while True:
             try:
-                state.snapshot.role.check(topic, Operation.APPEND)
+                state.snapshot.check_role(Operation.APPEND)
                 target = _target(log, state.snapshot)
                 with Appender(log.storage, {topic: target}.__getitem__, topic=topic, options=options) as appender:
                     batches = record_batches(rows, formats or {})
@@ -91,7 +91,7 @@ def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = No
     sent = None if txn is None else checked(txn)
     with log.known(topic) as manifest:
         state = manifest.state()
-        state.snapshot.role.check(state.snapshot.topic, Operation.APPEND)
+        state.snapshot.check_role(Operation.APPEND)
         return _target(log, state.snapshot, repeated=sent is not None and manifest.log.holds(state, sent))
 
 

@@ -2,138 +2,54 @@
 
 A role is a part of the map `states` of the topic's row, and every try of every commit asks it. A fence is a commit like
 any other: of an append and a fence at the same time, either the append comes first, or its next try sees the fence.
+What a promotion writes beside the role is replicas/role.py's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
 from spark_segments.errors import LogDirError, NotLeaderError
 from spark_segments.log.manifest.operation import Operation
 
-_STATES = (
-    "role", "role_epoch", "promotion_token", "fence_token", "fence_version", "leader_uri", "former_uri", "source_uri",
-    "source_version", "source_commit_id", "source_committed_ms", "demoted",
-)  # fmt: skip
+LEADER, FOLLOWER, FENCED = ROLES = ("leader", "follower", "fenced")
+
+_NUMBERS = ("role_epoch", "fence_version", "source_version", "source_committed_ms")
+_OF_FOLLOWER = ("source_uri", "source_version", "source_commit_id", "source_committed_ms")
+_ALLOWED = {FOLLOWER: {Operation.MIRROR, Operation.PROMOTE, Operation.VACUUM}, FENCED: {Operation.VACUUM}}
 
 
-@dataclass(frozen=True, slots=True)
-class SourceVersion:
-    """The version of its leader that a follower is: the leader's log directory, the version's number, and the id and
-    the time of the commit that made it, by the leader's clock.
+def role_name(states: Mapping[str, str]) -> str:
+    """The role that a topic's states say: one of ROLES, or one of a newer version of this package. A topic without any
+    stands alone, as a leader does. Raises LogDirError for states that this package does not write.
     """
-
-    uri: str
-    version: int
-    commit_id: str
-    committed_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """The role of a topic. A topic without any stands alone, as a leader does.
-
-    `epoch`: number of the promotion that gave the role, 0 for none. `source`: of a follower. `promotion_token`: of the
-    promotion of this follower that has begun and is not done. `fence_token`: of the promotion that fenced the topic, or
-    that made it the leader. Of a fenced topic, `fence_version` is the version that fenced it, the last that has changed
-    its log, and `leader_uri` the log directory of the leader in its place. `former_uri`: of a leader that was promoted,
-    the log directory of the leader before it. `is_demoted`: an older version of this package made a former leader the
-    follower that it is, and no mirror has come since.
-    """
-
-    LEADER: ClassVar = "leader"
-    FOLLOWER: ClassVar = "follower"
-    FENCED: ClassVar = "fenced"
-
-    name: str = LEADER
-    epoch: int = 0
-    source: SourceVersion | None = None
-    promotion_token: str | None = None
-    fence_token: str | None = None
-    fence_version: int | None = None
-    leader_uri: str | None = None
-    former_uri: str | None = None
-    is_demoted: bool = False
-
-    @classmethod
-    def of(cls, states: Mapping[str, str]) -> Role:
-        """The role that a topic's states say. Raises LogDirError for states that this package does not write."""
-        try:
-            source = None
-            if states.get("role") == Role.FOLLOWER:
-                version, committed_ms = int(states["source_version"]), int(states["source_committed_ms"])
-                source = SourceVersion(states["source_uri"], version, states["source_commit_id"], committed_ms)
-            return cls(
-                states.get("role", Role.LEADER),
-                int(states.get("role_epoch", 0)),
-                source,
-                states.get("promotion_token"),
-                states.get("fence_token"),
-                int(states["fence_version"]) if "fence_version" in states else None,
-                states.get("leader_uri"),
-                states.get("former_uri"),
-                "demoted" in states,
-            )
-        except (KeyError, ValueError) as error:
-            raise LogDirError(
-                "The role of a topic cannot be read", expected="states as docs/format/manifest.md has them", found=error
-            ) from error
-
-    @property
-    def is_leader(self) -> bool:
-        return self.name == Role.LEADER
-
-    @property
-    def is_follower(self) -> bool:
-        return self.name == Role.FOLLOWER
-
-    @property
-    def is_fenced(self) -> bool:
-        return self.name == Role.FENCED
-
-    def given_to(self, states: Mapping[str, str]) -> dict[str, str]:
-        """`states` with this role in place of the one that they say."""
-        values: dict[str, object] = {
-            "role": self.name,
-            "role_epoch": self.epoch,
-            "promotion_token": self.promotion_token,
-            "fence_token": self.fence_token,
-            "fence_version": self.fence_version,
-            "leader_uri": self.leader_uri,
-            "former_uri": self.former_uri,
-        }
-        if self.source is not None:
-            values |= {
-                "source_uri": self.source.uri,
-                "source_version": self.source.version,
-                "source_commit_id": self.source.commit_id,
-                "source_committed_ms": self.source.committed_ms,
-            }
-        kept = {name: value for name, value in states.items() if name not in _STATES}
-        return kept | {name: str(value) for name, value in values.items() if value is not None}
-
-    def check(self, topic: str, operation: str) -> None:
-        """Raises NotLeaderError where a topic of this role does not take a commit of this operation.
-
-        Every try of a commit asks this. Whatever writes much before its commit asks it before that, too.
-        """
-        if self.is_leader or operation in _ALLOWED.get(self.name, ()):
-            return
-        hint = "A newer spark-segments may know this role"
-        if self.is_fenced:
-            hint = f"The topic in {self.leader_uri or 'another log directory'} was promoted in its place: write there"
-        elif self.promotion_token is not None:
-            hint = "Its promotion has begun: finish it with segments promote, then write here"
-        elif self.source is not None:
-            hint = f"Its leader is in {self.source.uri}: write there, or promote this topic (segments promote)"
-        raise NotLeaderError(
-            f"Topic {topic} takes no {operation}: it is no leader",
-            expected=f"role {Role.LEADER}",
-            found=self.name,
-            hint=hint,
-        )
+    role = states.get("role", LEADER)
+    try:
+        for name in _NUMBERS:
+            int(states.get(name, 0))
+        if role == FOLLOWER:
+            for name in _OF_FOLLOWER:
+                states[name]
+    except (KeyError, ValueError) as error:
+        raise LogDirError(
+            "The role of a topic cannot be read", expected="states as docs/format/manifest.md has them", found=error
+        ) from error
+    return role
 
 
-_ALLOWED = {Role.FOLLOWER: {Operation.MIRROR, Operation.PROMOTE, Operation.VACUUM}, Role.FENCED: {Operation.VACUUM}}
+def check_role(topic: str, states: Mapping[str, str], operation: str) -> None:
+    """Raises NotLeaderError where a topic of these states does not take a commit of this operation."""
+    role = role_name(states)
+    if role == LEADER or operation in _ALLOWED.get(role, ()):
+        return
+    hint = "A newer spark-segments may know this role"
+    if role == FENCED:
+        place = states.get("leader_uri") or "another log directory"
+        hint = f"The topic in {place} was promoted in its place: write there"
+    elif "promotion_token" in states:
+        hint = "Its promotion has begun: finish it with segments promote, then write here"
+    elif role == FOLLOWER:
+        hint = f"Its leader is in {states['source_uri']}: write there, or promote this topic (segments promote)"
+    raise NotLeaderError(
+        f"Topic {topic} takes no {operation}: it is no leader", expected=f"role {LEADER}", found=role, hint=hint
+    )

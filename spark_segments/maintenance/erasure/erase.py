@@ -108,7 +108,7 @@ class _Erasure:
         """Plans, writes and commits, until nothing is left to do."""
         job, report = self.job, self.job.report
         snapshot = job.log.manifest(self.topic).snapshot(deleted=self.history)
-        snapshot.role.check(self.topic, report.job)
+        snapshot.check_role(report.job)
         self.topic_id = snapshot.topic_id
         wanting = self._plan(snapshot)
         tombstones = Counter(partition for partition, _ in wanting)

@@ -36,6 +36,7 @@ from spark_segments.log.manifest.files.row_files import FileChange
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery.loss import lost_commits
 from spark_segments.log.manifest.recovery.playback import KnownTopic, known_topic
+from spark_segments.log.manifest.role import FOLLOWER
 from spark_segments.log.manifest.rows import (
     OUT_OF_LOG,
     PARTITION_SCHEMA,
@@ -92,7 +93,7 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
         )
     report = described(log, known, dry_run=dry_run)
     topic_id = known.snapshot.topic_id
-    keeps_id = report.details["is_exact"] or known.snapshot.role.is_follower
+    keeps_id = report.details["is_exact"] or known.snapshot.role == FOLLOWER
     if not keeps_id:
         topic_id = TopicRow.new_id()
     version = known.last_version + FENCED + 2

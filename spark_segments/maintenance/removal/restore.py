@@ -139,7 +139,7 @@ class _Restore:
     def plan(self, current: Snapshot) -> _Plan:
         """Raises where the rows of the version cannot be, or may not be, the log of `current`."""
         wanted, version = self.wanted, self.wanted.version
-        current.role.check(current.topic, Operation.RESTORE)
+        current.check_role(Operation.RESTORE)
         if wanted.topic_id != current.topic_id:
             raise LogDirError(
                 f"Version {version} belongs to another topic of the name {current.topic}",

@@ -28,7 +28,7 @@ from spark_segments.format.sidecars.producer_state import parse_producer_snapsho
 from spark_segments.log.eras import Eras
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.files.row_files import UNBOUNDED, UNKNOWN_ROWS, RowFile, RowFiles, bounds_of
-from spark_segments.log.manifest.role import Role
+from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Captured, CapturedBatch, ErasedTombstones, Erasure, Hole, Undecided
@@ -264,12 +264,11 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
         expected = "22 characters of URL-safe base64: a UUID"
         findings.add("The topic id is no UUID", rule="M29", expected=expected, found=snapshot.topic_id)
     try:
-        role = snapshot.role.name
+        role = snapshot.role
     except LogDirError as error:
         role = str(error)
-    roles = (Role.LEADER, Role.FOLLOWER, Role.FENCED)
-    if role not in roles:
-        findings.add("The topic's role is unknown", rule="M26", expected=", ".join(roles), found=role)
+    if role not in ROLES:
+        findings.add("The topic's role is unknown", rule="M26", expected=", ".join(ROLES), found=role)
     for hole in Hole.of(snapshot.states):
         if not 0 <= hole.start_offset < hole.end_offset:
             found = f"{hole.start_offset} to {hole.end_offset}"

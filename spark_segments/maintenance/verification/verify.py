@@ -263,7 +263,7 @@ def _verify_managed(topic: VerifiedTopic) -> None:
     if topic.repairs:
         from spark_segments.maintenance.verification.deep import REPAIR
 
-        snapshot.role.check(snapshot.topic, REPAIR)
+        snapshot.check_role(REPAIR)
     config = _config(topic)
     files = _listing(topic.log.storage, snapshot)
     readable_rows = readable(snapshot, findings)

@@ -16,6 +16,7 @@ from spark_segments.maintenance import compact, erase, restore, retain, roll, va
 from spark_segments.replicas import mirror as mirroring
 from spark_segments.replicas.leader import Leader, LeaderVersion
 from spark_segments.replicas.mirror import lags
+from spark_segments.replicas.role import role_of
 from tests.maintenance.slow_vacuum import SlowVacuum
 from verification.world.clock import store_clock
 from verification.world.followers import (
@@ -355,7 +356,7 @@ def test_a_follower_can_be_followed(leader, follower):
     third = followers_of(leader, "third")
     mirrored(follower, third)
     assert_in_step(follower, third)
-    assert third.topic(TOPIC).snapshot.role.source.uri == follower.uri
+    assert role_of(third.topic(TOPIC).snapshot).source.uri == follower.uri
 
 
 def test_the_lag_is_in_commits_records_and_time(leader, follower):

@@ -183,7 +183,7 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         change = self.change_of(snapshot)
         if change is None:
             return NoEntry(Commit(snapshot.version, snapshot, None))
-        snapshot.role.check(snapshot.topic, change.operation)
+        snapshot.check_role(change.operation)
         if txn is None:
             return change
         sent = txn if txn.key is None else dataclasses.replace(txn, version=log.store.storage.now_ms())

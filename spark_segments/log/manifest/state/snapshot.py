@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest.files.row_files import RowFile, RowFiles, concat
-from spark_segments.log.manifest.role import Role
+from spark_segments.log.manifest.role import check_role, role_name
 from spark_segments.log.manifest.rows import OUT_OF_LOG, SEGMENT_SCHEMA, Partition, Segment
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
 from spark_segments.log.manifest.topic_row import TopicRow
@@ -139,9 +139,16 @@ class Snapshot:
         return TopicRow(self.topic_id, self.config, self.deleted_ms, self.deleted_topics, self.states)
 
     @property
-    def role(self) -> Role:
-        """What the topic is among its copies."""
-        return Role.of(self.states)
+    def role(self) -> str:
+        """What the topic is among its copies: "leader", "follower" or "fenced". Raises LogDirError as `role_name`."""
+        return role_name(self.states)
+
+    def check_role(self, operation: str) -> None:
+        """Raises NotLeaderError where the topic does not take a commit of this operation.
+
+        Every try of a commit asks this. Whatever writes much before its commit asks it before that, too.
+        """
+        check_role(self.topic, self.states, operation)
 
     @cached_property
     def segments(self) -> pa.Table:
