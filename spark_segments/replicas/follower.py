@@ -197,7 +197,7 @@ class FollowerVersion:
 def deletes_files(change: Change) -> bool:
     """Whether the change of a plan deletes files that must not wait for a reader."""
     assert isinstance(change.replace, pa.Table), "as the plan makes it"
-    return in_states(change.replace, Segment.DELETING).num_rows > 0
+    return bool(in_states(change.replace, Segment.DELETING).num_rows)
 
 
 def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:
