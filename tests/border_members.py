@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_NAMES = 49
-MOST_MEMBERS = 242
+MOST_MEMBERS = 244
 
 MEMBERS = (
     (
@@ -55,6 +55,11 @@ MEMBERS = (
         "ScanPart",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
         "cost_bytes end_offset",
+    ),
+    (
+        "LatestPart",
+        "Records, decoded: a scan, what it reads, and the parts that tasks get",
+        "planned",
     ),
     (
         "PartitionLog",
@@ -178,7 +183,7 @@ MEMBERS = (
     (
         "Hole",
         "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
-        "REMOVED_BEFORE noted reason within",
+        "REMOVED_BEFORE noted reason start_offset within",
     ),
     (
         "Undecided",
