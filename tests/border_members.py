@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_NAMES = 49
-MOST_MEMBERS = 244
+MOST_MEMBERS = 246
 
 MEMBERS = (
     (
@@ -16,7 +16,7 @@ MEMBERS = (
         "Manifest",
         "A location, its topics, and the manifest of each by version",
         "changed_rows commit committed_ms create_by delete exists facts history keep_for_rebuild keys_from_ms "
-        "log opened state topic",
+        "log opened operations_out_of_log state topic",
     ),
     (
         "TableState",
@@ -124,8 +124,8 @@ MEMBERS = (
     (
         "Report",
         "What a job did, and what it found",
-        "FAILED add_copied by_topic count details dropped dry_run errors fail failed findings finish job "
-        "seconds to_dict warn warnings",
+        "FAILED add_copied by_topic bytes_in count details dropped dry_run errors fail failed findings finish "
+        "job seconds to_dict warn warnings",
     ),
     (
         "Findings",

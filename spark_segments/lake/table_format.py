@@ -17,6 +17,7 @@ import pyarrow as pa
 from spark_segments.config import READ_COMMITTED
 from spark_segments.errors import LogDirError
 from spark_segments.log import Eras, Erasure, LeaderEpochs, Position, Snapshot
+from spark_segments.replicas.role import role_of
 from spark_segments.storage import Storage
 
 DAY = "day"
@@ -125,7 +126,7 @@ class TablePositions:
         """Whether the table had these positions before the erasure of the topic, as far as anybody knows."""
         if self.erasures is not None:
             return self.erasures.get(erasure.erasure_id) != erasure.committed_ms  # it may have gone on since
-        if self.version is None or topic.role.epoch:  # after a promotion the version may be the former leader's
+        if self.version is None or role_of(topic).epoch:  # after a promotion the version may be the former leader's
             return True
         return erasure.version > self.version
 
@@ -134,7 +135,7 @@ class TablePositions:
         knows). Else numbers of the two cannot be compared.
         """
         if self.commit_id is None:
-            return not topic.role.epoch
+            return not role_of(topic).epoch
         return bool(self.commit_id) and self.commit_id == commit_id
 
     def end(self, partition: int) -> int:
