@@ -246,32 +246,39 @@ class ChangeWriter:
         """Writes the rows of `change.transactions`. A topic that is made again begins without any."""
         present = [file for file in files if file.kind == TRANSACTION_KIND]
         topic_id = snapshot.topic_id if change.topic is None else change.topic.topic_id
-        last = {
-            transaction.application: transaction for transaction in change.transactions
-        }  # a later one of the change counts
+        # Of an application that the change names twice, the later transaction counts.
+        last = {transaction.application: transaction for transaction in change.transactions}
         rows = transactions_table(topic_id, last.values(), wall_ms())
         if fresh:
             done.removed.extend(present)
         elif last:
-            names = rows.column("application_id").combine_chunks()
-            tables, unchanged = {}, {}
-            for file, there in zip(present, self.store.read_all(present), strict=True):
-                remembered = there.filter(pc.invert(_forgotten_keys(there, keys_from_ms)))
-                kept = remembered.filter(pc.invert(pc.is_in(remembered.column("application_id"), names)))
-                # Of a file without any of the names, half may be expired keys: so each key is written few times.
-                if kept.num_rows < remembered.num_rows or 2 * kept.num_rows <= there.num_rows:
-                    tables[file.path] = kept
-                    done.removed.append(file)
-                else:
-                    unchanged[file.path] = kept
-            # New rows join the smallest file that has room, so that files stay few and a commit writes few rows.
-            others = [file for file in present if file.path not in tables]
-            smallest = min(others, key=lambda file: file.rows, default=None)
-            if not tables and smallest is not None and smallest.rows < ROWS_A_FILE[TRANSACTION_KIND]:
-                tables[smallest.path] = unchanged[smallest.path]
-                done.removed.append(smallest)
-            rows = concat([*tables.values(), rows], TRANSACTION_KIND)
+            rewritten = self._rewritten_transactions(present, rows, keys_from_ms)
+            done.removed.extend(file for file in present if file.path in rewritten)
+            rows = concat([*rewritten.values(), rows], TRANSACTION_KIND)
         done.added.extend(self._new_files(TRANSACTION_KIND, rows))
+
+    def _rewritten_transactions(
+        self, present: Sequence[RowFile], rows: pa.Table, keys_from_ms: int
+    ) -> dict[str, pa.Table]:
+        """{path: the rows that stay} of the files that are written again, together with new `rows`. The rows of the
+        same applications leave, and keys from before `keys_from_ms`.
+        """
+        names = rows.column("application_id").combine_chunks()
+        rewritten: dict[str, pa.Table] = {}
+        unchanged: dict[str, pa.Table] = {}
+        for file, table in zip(present, self.store.read_all(present), strict=True):
+            remembered = table.filter(pc.invert(_forgotten_keys(table, keys_from_ms)))
+            kept = remembered.filter(pc.invert(pc.is_in(remembered.column("application_id"), names)))
+            # Of a file without any of the names, half may be expired keys: so each key is written few times.
+            is_due = kept.num_rows < remembered.num_rows or 2 * kept.num_rows <= table.num_rows
+            (rewritten if is_due else unchanged)[file.path] = kept
+        if rewritten:
+            return rewritten
+        # New rows join the smallest file that has room, so that files stay few and a commit writes few rows.
+        smallest = min(present, key=lambda file: file.rows, default=None)
+        if smallest is not None and smallest.rows < ROWS_A_FILE[TRANSACTION_KIND]:
+            rewritten[smallest.path] = unchanged[smallest.path]
+        return rewritten
 
     def _holders(
         self, present: Sequence[RowFile], replace: pa.Table, drop: pa.Table
