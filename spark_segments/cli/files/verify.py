@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,10 +33,45 @@ from spark_segments.signed_lists.verify import verify as look_for_faults
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
     from spark_segments.log import Report
+    from spark_segments.signed_lists.checksum_list import ChecksumList
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """--against, or --sign with --checksums, or --check with --public-key: a list that is compared, or written."""
+
+    against: Path | None = option(
+        "Compare files with a list of checksums that `segments mirror --checksums` wrote.", metavar="FILE", exists=True
+    )
+    sign: Path | None = option(
+        "With --deep and --checksums: sign the list with this Ed25519 key (PEM).", metavar="KEY", exists=True
+    )
+    checksums: Path | None = option("The signed list that is written: what was read.", metavar="FILE")
+    check: Path | None = option("Compare files with a list that --sign has signed.", metavar="LIST", exists=True)
+    public_key: Path | None = option("With --check: the key that must have signed (PEM).", metavar="KEY", exists=True)
+
+    def signing(self) -> Signing | None:
+        """How the list is signed that is written. Raises InvalidOptionError where the options are of several modes."""
+        signs_half = (self.sign is None) != (self.checksums is None)
+        has_key_alone = self.public_key is not None and self.check is None
+        has_two_lists = self.check is not None and (self.sign is not None or self.against is not None)
+        if signs_half or has_key_alone or has_two_lists:
+            raise InvalidOptionError(
+                "These options do not go together",
+                expected="--sign KEY --checksums FILE, --check LIST [--public-key KEY], or --against FILE",
+            )
+        return Signing(self.sign, self.checksums) if self.sign and self.checksums else None
+
+    def read(self) -> tuple[Path | ChecksumList | None, dict[str, Any] | None]:
+        """(the list to compare files with, what a signed list says of itself)"""
+        if self.check is None:
+            return self.against, None
+        return read_signed(self.check, self.public_key)
 
 
 @with_options
 def verify(
+    lists: ListOptions,
     location: ConfiguredLogOptions,
     spark: SparkOptions,
     topic: list[str] | None = ANY_TOPICS,
@@ -44,15 +80,6 @@ def verify(
     cut: bool = flag("With --repair: take damaged batches out of the log. Their offsets become a hole."),
     dry_run: bool = DRY_RUN,
     yes: bool = flag("Do not ask before a topic gets a new id, or damaged batches are taken out.", "-y"),
-    against: Path | None = option(
-        "Compare files with a list of checksums that `segments mirror --checksums` wrote.", metavar="FILE", exists=True
-    ),
-    sign: Path | None = option(
-        "With --deep and --checksums: sign the list with this Ed25519 key (PEM).", metavar="KEY", exists=True
-    ),
-    checksums: Path | None = option("The signed list that is written: what was read.", metavar="FILE"),
-    check: Path | None = option("Compare files with a list that --sign has signed.", metavar="LIST", exists=True),
-    public_key: Path | None = option("With --check: the key that must have signed (PEM).", metavar="KEY", exists=True),
     output: Output = OUTPUT,
 ) -> None:
     """Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.
@@ -96,46 +123,54 @@ def verify(
     Example: segments verify log --deep --sign key.pem --checksums signed.list
     Example: segments verify log --check signed.list --public-key public.pem
     """
-    if (sign is None) != (checksums is None) or (public_key and not check) or (check and (sign or against)):
-        raise InvalidOptionError(
-            "These options do not go together",
-            expected="--sign KEY --checksums FILE, --check LIST [--public-key KEY], or --against FILE",
-        )
-    signing = Signing(sign, checksums) if sign and checksums else None
-    listed, signed = read_signed(check, public_key) if check else (against, None)
+    signing = lists.signing()
+    listed, signed_facts = lists.read()
     log = location.open_damaged() if repair and topic else location.open()
     topics = topic or None
     if repair and topics is not None and not log.is_kafka:
-        names = log.named(topics)
-        lost = [name for name in names if is_lost(log, name)]
-        for name in lost:
-            rebuild(log, name, output, dry_run=dry_run, yes=yes)
-        if len(lost) == len(names):
+        topics = _rebuild_lost(log, topics, output, dry_run=dry_run, yes=yes)
+        if not topics:
             return
-        topics = topics if not lost else [name for name in names if name not in lost]
     look = partial(spark.run, look_for_faults, log, topics, of_bytes=deep or repair, deep=deep, repair=repair)
     if cut and not dry_run and not yes:
-        if not sys.stdin.isatty():
-            raise InvalidOptionError(
-                "Damaged batches are taken out for good", expected="--yes", hint="--dry-run lists what is lost"
-            )
-        lost = look(dry_run=True).details["lost"]
-        count = sum(line["end_offset"] - line["start_offset"] for line in lost)
-        if lost:
-            confirm(f"Take the batches of {count:,} offsets out of the log?", yes, partial(_print_lost, lost))
+        _ask_before_cut(look)
     report = look(dry_run=dry_run, cut=cut, against=listed, sign=signing)
-    details = report.details
-    if signed is not None:
-        details["signed"] = signed
+    if signed_facts is not None:
+        report.details["signed"] = signed_facts
+    _print(report, output)
+    if signing is not None and "signed" not in report.details:
+        print("Not signed: a list is of a log without faults", file=sys.stderr)
+    if report.details["uncorrected"]:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+def _rebuild_lost(log: LogDir, topics: Sequence[str], output: Output, *, dry_run: bool, yes: bool) -> list[str]:
+    """Rebuilds the manifests that are lost or damaged. Returns the other topics, whose files are looked at."""
+    names = log.named(topics)
+    lost = [name for name in names if is_lost(log, name)]
+    for name in lost:
+        rebuild(log, name, output, dry_run=dry_run, yes=yes)
+    return [name for name in names if name not in lost] if lost else [*topics]
+
+
+def _ask_before_cut(look: Callable[..., Report]) -> None:
+    """Asks before damaged batches are taken out, with the offsets that are lost; without a terminal it is an error."""
+    if not sys.stdin.isatty():
+        raise InvalidOptionError(
+            "Damaged batches are taken out for good", expected="--yes", hint="--dry-run lists what is lost"
+        )
+    lost = look(dry_run=True).details["lost"]
+    count = sum(line["end_offset"] - line["start_offset"] for line in lost)
+    if lost:
+        confirm(f"Take the batches of {count:,} offsets out of the log?", False, partial(_print_lost, lost))
+
+
+def _print(report: Report, output: Output) -> None:
     if output is Output.JSON:
         print_json(report.to_dict())
-    else:
-        for text in report_lines(report):
-            print(text)
-    if signing is not None and "signed" not in details:
-        print("Not signed: a list is of a log without faults", file=sys.stderr)
-    if details["uncorrected"]:
-        raise typer.Exit(FOUND_FAULTS)
+        return
+    for text in report_lines(report):
+        print(text)
 
 
 def report_lines(report: Report) -> Iterator[str]:
@@ -148,15 +183,10 @@ def report_lines(report: Report) -> Iterator[str]:
     for line in report.partitions:
         if line["action"] == "repaired":
             yield f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now"
-    if (signed := details.get("signed")) is not None:
-        files, when = plural(signed["files"], "file"), moment(signed["verified_ms"])
-        yield f"signed: {signed['list']}: {files}, {when}, {signed['tool']}, key {signed['key']}"
-    if (listed := details.get("listed")) is not None:
-        gone = by_operation(listed["gone"])
-        yield (
-            f"list: {plural(listed['files'], 'file')}, {listed['compared']:,} compared, "
-            f"{sum(listed['gone'].values()):,} gone{f': {gone}' if gone else ''}"
-        )
+    if "signed" in details:
+        yield _signed_line(details["signed"])
+    if "listed" in details:
+        yield _listed_line(details["listed"])
     count = len(report.findings) + details["findings_left_out"]
     yield (
         f"verify{' (deep)' if details['deep'] else ''}: {plural(len(report.topics), 'topic')}, "
@@ -164,6 +194,18 @@ def report_lines(report: Report) -> Iterator[str]:
         f"{human_bytes(report.to_dict()['bytes_in'])} read, {plural(count, 'fault') if count else 'no faults'}, "
         f"{report.seconds:.1f} s"
     )
+
+
+def _signed_line(signed: Mapping[str, Any]) -> str:
+    files = plural(signed["files"], "file")
+    when = moment(signed["verified_ms"])
+    return f"signed: {signed['list']}: {files}, {when}, {signed['tool']}, key {signed['key']}"
+
+
+def _listed_line(listed: Mapping[str, Any]) -> str:
+    operations = by_operation(listed["gone"])
+    gone = f"{sum(listed['gone'].values()):,} gone{f': {operations}' if operations else ''}"
+    return f"list: {plural(listed['files'], 'file')}, {listed['compared']:,} compared, {gone}"
 
 
 def _print_lost(lost: Sequence[Mapping[str, Any]]) -> None:
@@ -199,33 +241,44 @@ def rebuild(log: LogDir, topic: str, output: Output, *, dry_run: bool, yes: bool
 
 
 def _print_text(report: Report) -> None:
-    said, [topic] = report.details, report.topics
-    by = f"the recovery copy of version {said['copy_version']}" if said["copy_version"] >= 0 else "the notes of commits"
-    known = f"version {said['known_version']}, by {by}"
-    if 0 <= said["copy_version"] < said["known_version"]:
-        known += f" and {said['known_version'] - said['copy_version']} commits after it"
-    done = "would be rebuilt" if report.dry_run else f"is rebuilt as version {said['version']}"
-    print(f"The manifest of {topic} {done}. Known is {known}.")
-    if said["topic_id"] == said["topic_id_before"] and not said["is_exact"]:
-        print(f"The topic is a follower and keeps its id, {said['topic_id']}: mirror it again.")
-    elif said["is_exact"]:
-        print(f"All commits are known: the topic keeps its id, {said['topic_id']}.")
+    facts = report.details
+    [topic] = report.topics
+    done = "would be rebuilt" if report.dry_run else f"is rebuilt as version {facts['version']}"
+    print(f"The manifest of {topic} {done}. Known is {_proved_by(facts)}.")
+    if facts["topic_id"] == facts["topic_id_before"] and not facts["is_exact"]:
+        print(f"The topic is a follower and keeps its id, {facts['topic_id']}: mirror it again.")
+    elif facts["is_exact"]:
+        print(f"All commits are known: the topic keeps its id, {facts['topic_id']}.")
     else:
-        print(f"The topic gets a new id; before, it had {said['topic_id_before']}.")
+        print(f"The topic gets a new id; before, it had {facts['topic_id_before']}.")
     print_rows(["partition", "log_start_offset", "log_end_offset", "segments"], report.partitions)
-    if said["unproven"]:
+    _print_unknown(facts)
+
+
+def _proved_by(facts: Mapping[str, Any]) -> str:
+    """The newest version that can be proved, and by what."""
+    copy_version, known_version = facts["copy_version"], facts["known_version"]
+    if copy_version < 0:
+        return f"version {known_version}, by the notes of commits"
+    text = f"version {known_version}, by the recovery copy of version {copy_version}"
+    return f"{text} and {known_version - copy_version} commits after it" if copy_version < known_version else text
+
+
+def _print_unknown(facts: Mapping[str, Any]) -> None:
+    """What nobody can tell of the topic, and what is to be done about it."""
+    if facts["unproven"]:
         print("\nCommits that have a note, and that nothing proves:")
-        commits = ({**commit, "files": len(commit["files"])} for commit in said["unproven"])
+        commits = ({**commit, "files": len(commit["files"])} for commit in facts["unproven"])
         print_rows(["version", "operation", "files"], commits)
-    if said["unnamed_files"]:
+    if facts["unnamed_files"]:
         print("\nFiles that no known commit names (segments dump reads them):")
-        rows = ([file["path"], Bytes(file["bytes"]), file["note"]] for file in said["unnamed_files"])
+        rows = ([file["path"], Bytes(file["bytes"]), file["note"]] for file in facts["unnamed_files"])
         print_table(["path", "size", "in the note of version"], rows)
-    if said["missing_files"]:
+    if facts["missing_files"]:
         print("\nFiles of the log that are gone or cut:")
-        print_rows(["path", "partition", "base_offset", "next_offset"], said["missing_files"])
-    if said["groups"] and not said["is_exact"]:
+        print_rows(["path", "partition", "base_offset", "next_offset"], facts["missing_files"])
+    if facts["groups"] and not facts["is_exact"]:
         print("\nGroups that must choose where they go on (segments groups reset):")
-        print_rows(["group", "partition", "offset"], said["groups"])
-    for sentence in said["not_known"]:
+        print_rows(["group", "partition", "offset"], facts["groups"])
+    for sentence in facts["not_known"]:
         print(f"\nNot known: {sentence}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from spark_segments.cli.records.record_text import Properties
 from spark_segments.cli.records.value_text import ConsoleOptions, encoded
 from spark_segments.config import TopicConfig, parse_overrides
 from spark_segments.errors import InvalidOptionError, SegmentsError, TopicExistsError
+from spark_segments.face.logdir import LogDir
 from spark_segments.face.topic import Topic
 from spark_segments.log import Operation, ProducerOptions, Transaction
 from spark_segments.progress import progress_bar
@@ -41,38 +42,88 @@ def _column(text: str) -> Any:
     return option(f"The column with the {text}.", metavar="NAME")
 
 
-@with_options
-def append(
-    location: ConfiguredLogOptions,
-    values: ConsoleOptions,
-    topic: str = TOPIC,
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """--input, --format and what belongs to the format: where the rows come from."""
+
     paths: list[str] | None = option(
         "A file, a directory or a pattern; standard input by default.", "--input", metavar="PATH"
-    ),
+    )
     file_format: Format | None = option(
         "The format; by default what the file's name says, else a value per line.", "--format"
-    ),
+    )
     reader_option: list[str] | None = option(
         "Of CSV: header, sep (one character), quote, base64. Of an envelope: base64. Of a Delta table: see above.",
         "--option",
         metavar="NAME=VALUE",
-    ),
-    key_column: str | None = _column("key"),
-    value_column: str | None = _column("value, in place of the row as JSON"),
-    timestamp_column: str | None = _column("timestamp; a number is ms since 1970"),
-    partition_column: str | None = _column("partition, in place of the key's hash"),
-    partition: int | None = option("Append to this partition only."),
-    partitions: int | None = option("If the topic does not exist: create it with so many partitions.", min=1),
-    config: list[str] | None = CONFIG,
-    compression_codec: str | None = option("none, gzip, snappy, lz4 or zstd; the topic's setting by default."),
-    batch_size: int = option("The size of a record batch in bytes, before compression.", default=131072, min=1),
-    once: str | None = option("A name for this append; a repeat within 7 days appends nothing.", metavar="KEY"),
-    txn: str | None = option(
-        "A job and its last run's number, again: appends nothing; lower: fails.", metavar="APP:VERSION"
-    ),
+    )
+    key_column: str | None = _column("key")
+    value_column: str | None = _column("value, in place of the row as JSON")
+    timestamp_column: str | None = _column("timestamp; a number is ms since 1970")
+    partition_column: str | None = _column("partition, in place of the key's hash")
+    partition: int | None = option("Append to this partition only.")
     linger: str = option(
         "How long a line from a pipe or a terminal waits for its commit, at most.", default="5s", metavar="DURATION"
-    ),
+    )
+
+    def input(self, properties: Properties, formats: Mapping[str, str], *, is_one_commit: bool) -> Input:
+        """The input. Lines of a stream are read live, unless all of them are one commit."""
+        return Input.of(
+            self.paths,
+            self.file_format,
+            self.reader_option,
+            {
+                "key": self.key_column,
+                "value": self.value_column,
+                "timestamp": self.timestamp_column,
+                "partition": self.partition_column,
+            },
+            properties,
+            typed=[name for name in ("key", "value") if f"{name}.format" in formats],
+            partition=self.partition,
+            linger_seconds=None if is_one_commit else span_ms(self.linger) / 1000,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CreationOptions:
+    """--partitions and --config: a topic that is created where it does not exist."""
+
+    partitions: int | None = option("If the topic does not exist: create it with so many partitions.", min=1)
+    config: list[str] | None = CONFIG
+
+    def create(self, log: LogDir, topic: str) -> None:
+        """Creates the topic, if --partitions says of how many."""
+        if self.partitions is not None and topic not in log.topics():
+            # Another run of this job may create the topic at the same moment.
+            with contextlib.suppress(TopicExistsError):
+                log.create_topic(topic, self.partitions, parse_overrides(self.config or []))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOptions:
+    """--once or --txn: what makes a repeat append nothing; --compression-codec and --batch-size."""
+
+    compression_codec: str | None = option("none, gzip, snappy, lz4 or zstd; the topic's setting by default.")
+    batch_size: int = option("The size of a record batch in bytes, before compression.", default=131072, min=1)
+    once: str | None = option("A name for this append; a repeat within 7 days appends nothing.", metavar="KEY")
+    txn: str | None = option(
+        "A job and its last run's number, again: appends nothing; lower: fails.", metavar="APP:VERSION"
+    )
+
+    def transaction(self) -> tuple[str, int] | None:
+        """Application and version of --txn."""
+        return None if self.txn is None else _transaction(self.txn)
+
+
+@with_options
+def append(
+    inputs: InputOptions,
+    creation: CreationOptions,
+    commits: CommitOptions,
+    location: ConfiguredLogOptions,
+    values: ConsoleOptions,
+    topic: str = TOPIC,
     output: Output = OUTPUT,
     metrics: Path | None = METRICS,
 ) -> None:
@@ -121,45 +172,42 @@ def append(
       --key-column order_id --partitions 6 --once landing/2026-01-01
     """
     started = time.monotonic()
-    given = None if txn is None else _transaction(txn)
-    transaction = Transaction.named(once, given)
-    log = location.open() if partitions is None else location.create()
+    application = commits.transaction()
+    transaction = Transaction.named(commits.once, application)
+    log = location.open() if creation.partitions is None else location.create()
     formats, texts = values.split()
-    columns = {"key": key_column, "value": value_column, "timestamp": timestamp_column, "partition": partition_column}
-    source = Input.of(
-        paths, file_format, reader_option, columns, Properties.of(texts),
-        typed=[name for name in ("key", "value") if f"{name}.format" in formats],
-        partition=partition, linger_seconds=None if transaction else span_ms(linger) / 1000,
-    )  # fmt: skip
-    if partitions is not None and topic not in log.topics():
-        with contextlib.suppress(TopicExistsError):  # another run of this job may create the topic at the same moment
-            log.create_topic(topic, partitions, parse_overrides(config or []))
+    source = inputs.input(Properties.of(texts), formats, is_one_commit=transaction is not None)
+    creation.create(log, topic)
     # Raises where there is no such topic, or it takes no appends, before a schema is registered for it.
     log.check_writable()
     log.topic(topic).snapshot.check_role(Operation.APPEND)
     appended = _Appended(log.topic(topic).config, wall_ms())
-    options = ProducerOptions(compression_codec, batch_size)
+    options = ProducerOptions(commits.compression_codec, commits.batch_size)
     with commits_told(log), progress_bar("append", of_bytes=True) as progress:
         rows = source.batches(progress)
         if source.format in (Format.TEXT, Format.ENVELOPE) and formats:
             rows = encoded(rows, TypedColumns(log).encoders(topic, formats, {"key": None, "value": None}))
             formats = {}
-        more: dict[str, Any] = {"once": once, "options": options, "formats": formats or None}
+        more: dict[str, Any] = {"once": commits.once, "options": options, "formats": formats or None}
         if source.live is None:
-            offsets = log.topic(topic).append(appended.counted(rows), given, **more)
+            offsets = log.topic(topic).append(appended.counted(rows), application, **more)
         else:
             offsets = _append_live(log.topic(topic), source.live, rows, appended, more)
 
     repeated = appended.rows > 0 and not offsets
     records = 0 if repeated else appended.rows
-    lines = [{"partition": number, "first_offset": a, "last_offset": b} for number, (a, b) in sorted(offsets.items())]
-    seconds = round(time.monotonic() - started, 3)
-    if not repeated and (warning := appended.warning()) is not None:
+    warning = None if repeated else appended.warning()
+    if warning is not None:
         print(f"warning: {warning}", file=sys.stderr)
     if metrics is not None:
         from spark_segments.cli.metrics import write_copy_metrics
 
         write_copy_metrics(metrics, log.uri, "append", {topic: records})
+    seconds = round(time.monotonic() - started, 3)
+    lines = [
+        {"partition": number, "first_offset": first, "last_offset": last}
+        for number, (first, last) in sorted(offsets.items())
+    ]
     if output is Output.JSON:
         report = {"job": "append", "topic": topic, "seconds": seconds, "records": records, "repeated": repeated}
         print_json(report | {"partitions": lines})

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +74,9 @@ def _offsets(topic: Topic, time: str, partitions: set[int] | None) -> list[tuple
     return [(number, offsets[number]) for number in wanted]
 
 
+MOVES_SHOWN = 8
+
+
 @with_options
 def delete_records(
     location: LogOptions,
@@ -93,54 +98,85 @@ def delete_records(
 
     Example: segments delete-records /data/log orders --before-time 2026-01-01
     """
-    if (before_offset is not None) + (before_time is not None) + (offset_json_file is not None) != 1:
-        raise InvalidOptionError(
-            "No records to delete are named", expected="one of --before-offset, --before-time, --offset-json-file"
-        )
+    _check_one(before_offset, before_time, offset_json_file)
     if offset_json_file is not None and partition is not None:
         raise InvalidOptionError(
             "The file says which partitions", expected="--partition or --offset-json-file", found="both"
         )
     log = location.open()
     topics = {name: log.topic(name) for name in log.named(topic)}
-    before, moves, shown = {}, {}, []
+    offsets_before: dict[str, dict[int, int]] = {}
     for name, handle in topics.items():
-        bounds = handle.offsets()
         if partition is not None:
             handle.snapshot.check_partition(partition)
-        chosen = list(bounds) if partition is None else [partition]
         if offset_json_file is not None:
-            before[name] = _offsets_of(offset_json_file, name)
-        elif before_time is not None:
-            firsts = offsets_at(handle, before_time)
-            before[name] = {
-                number: bounds[number][1] if (first := firsts[number]) is None else first for number in chosen
-            }
+            offsets_before[name] = _offsets_of(offset_json_file, name)
         else:
-            assert before_offset is not None
-            before[name] = dict.fromkeys(chosen, before_offset)
-        ends = {
-            number: bounds[number][1] if at == -1 else at for number, at in before[name].items() if number in bounds
-        }
-        moves[name] = {number: (bounds[number][0], max(bounds[number][0], at)) for number, at in ends.items()}
-        text = ", ".join(f"{number}: {a} to {b}" for number, (a, b) in list(moves[name].items())[:8])
-        shown.append(f"the log start of {name}, partition {text}{', …' if len(moves[name]) > 8 else ''}")
-    what = "; ".join(shown)
-    if not dry_run:
-        confirm(f"Move {what}?", yes)
-    for name, handle in topics.items():
-        planned = {number: at for number, (_, at) in moves[name].items()}
-        started = planned if dry_run else handle.delete_records(before[name])
-        if output is Output.JSON:
-            lines = [{"partition": number, "low_watermark": at} for number, at in started.items()]
-            print_json({"topic": name, "partitions": lines})
-        else:
-            for number, at in started.items():
-                print(f"partition: {name}-{number}\tlow_watermark: {at}")
-        if not dry_run:
-            print_way_back(location.log_dir, name, handle.version)
+            offsets_before[name] = _chosen_offsets(handle, partition, before_offset, before_time)
+    moves = {name: _moves(handle, offsets_before[name]) for name, handle in topics.items()}
+    moves_text = "; ".join(_moves_text(name, moves[name]) for name in topics)
     if dry_run:
-        print(f"Nothing was deleted. This would move {what}.", file=sys.stderr)
+        for name in topics:
+            _print_log_starts(name, {number: end for number, (_, end) in moves[name].items()}, output)
+        print(f"Nothing was deleted. This would move {moves_text}.", file=sys.stderr)
+        return
+    confirm(f"Move {moves_text}?", yes)
+    for name, handle in topics.items():
+        _print_log_starts(name, handle.delete_records(offsets_before[name]), output)
+        print_way_back(location.log_dir, name, handle.version)
+
+
+def _check_one(*bounds: object) -> None:
+    if sum(bound is not None for bound in bounds) != 1:
+        raise InvalidOptionError(
+            "No records to delete are named", expected="one of --before-offset, --before-time, --offset-json-file"
+        )
+
+
+def _chosen_offsets(
+    topic: Topic, partition: int | None, before_offset: int | None, before_time: str | None
+) -> dict[int, int]:
+    """{partition: the offset below which records are deleted}; -1 for all records. A time after all records is the log
+    end: a record that is appended meanwhile stays, which -1 would take.
+    """
+    bounds = topic.offsets()
+    numbers = list(bounds) if partition is None else [partition]
+    if before_time is None:
+        assert before_offset is not None
+        return dict.fromkeys(numbers, before_offset)
+    firsts = offsets_at(topic, before_time)
+    offsets: dict[int, int] = {}
+    for number in numbers:
+        first = firsts[number]
+        offsets[number] = bounds[number][1] if first is None else first
+    return offsets
+
+
+def _moves(topic: Topic, offsets_before: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """{partition: (its log start, the log start that it gets)}"""
+    bounds = topic.offsets()
+    moves: dict[int, tuple[int, int]] = {}
+    for number, offset in offsets_before.items():
+        if number in bounds:
+            log_start, log_end = bounds[number]
+            target = log_end if offset == -1 else offset
+            moves[number] = log_start, max(log_start, target)  # a log start never goes back
+    return moves
+
+
+def _moves_text(topic: str, moves: Mapping[int, tuple[int, int]]) -> str:
+    text = ", ".join(f"{number}: {start} to {end}" for number, (start, end) in islice(moves.items(), MOVES_SHOWN))
+    more = ", …" if len(moves) > MOVES_SHOWN else ""
+    return f"the log start of {topic}, partition {text}{more}"
+
+
+def _print_log_starts(topic: str, log_starts: Mapping[int, int], output: Output) -> None:
+    if output is Output.JSON:
+        lines = [{"partition": number, "low_watermark": offset} for number, offset in log_starts.items()]
+        print_json({"topic": topic, "partitions": lines})
+        return
+    for number, offset in log_starts.items():
+        print(f"partition: {topic}-{number}\tlow_watermark: {offset}")
 
 
 def _offsets_of(file: Path, topic: str) -> dict[int, int]:
