@@ -172,42 +172,52 @@ def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | N
 
 def _lines(snapshot: Snapshot, expired: Expired, now_ms: int) -> Iterator[dict[str, Any]]:
     """The line in the report of each partition that loses rows."""
-    live = snapshot.live
-    owner = live.column("partition").to_numpy()
-    records, log_bytes = live.column("records").to_numpy(), live.column("log_bytes").to_numpy()
-    next_offset = live.column("next_offset").to_numpy()
     count = snapshot.partitions.num_rows
-    gone, gone_owner = expired.rows, owner[expired.rows]
-    all_records = _sums(owner, records, count)
-    all_bytes = _sums(owner, log_bytes, count)
-    gone_bytes = _sums(gone_owner, log_bytes[gone], count)
-    gone_segments = np.bincount(gone_owner, minlength=count)
-    for_reason = [expired.reason == number for number in range(len(REASONS))]
-    dropped_records = [_sums(gone_owner[mine], records[gone[mine]], count) for mine in for_reason]
-    dropped_segments = [np.bincount(gone_owner[mine], minlength=count) for mine in for_reason]
-    shortened = expired.reason == REASONS.index(MAX_BYTES)
+    whole = _Figures.of(snapshot.live, count)
+    gone = snapshot.live.take(expired.rows)
+    going = _Figures.of(gone, count)
+    dropped = {}
+    for number, name in enumerate(REASONS):
+        dropped[name] = _Figures.of(gone.filter(pa.array(expired.reason == number)), count)
     youngest = np.full(count, -1)
-    np.maximum.at(youngest, gone_owner[shortened], newest_ms(live)[gone[shortened]])
-    last = np.searchsorted(gone_owner, np.arange(count), side="right") - 1
-    for partition in np.flatnonzero(gone_segments):
-        dropped = {
-            name: int(dropped_records[number][partition])
-            for number, name in enumerate(REASONS)
-            if dropped_segments[number][partition]
-        }
+    is_shortened = expired.reason == REASONS.index(MAX_BYTES)
+    owner = gone.column("partition").to_numpy()
+    np.maximum.at(youngest, owner[is_shortened], newest_ms(gone)[is_shortened])
+    log_start = np.zeros(count, np.int64)
+    np.maximum.at(log_start, owner, gone.column("next_offset").to_numpy())
+    for partition in np.flatnonzero(going.segments).tolist():
+        reasons = {name: int(part.records[partition]) for name, part in dropped.items() if part.segments[partition]}
         line = {
-            "partition": int(partition),
+            "partition": partition,
             "action": "retain",
-            "records_in": int(all_records[partition]),
-            "records_out": int(all_records[partition]) - sum(dropped.values()),
-            "bytes_in": int(all_bytes[partition]),
-            "bytes_out": int(all_bytes[partition] - gone_bytes[partition]),
-            "dropped": dropped,
-            "segments": int(gone_segments[partition]),
-            "log_start_offset": int(next_offset[gone[last[partition]]]),
+            "records_in": int(whole.records[partition]),
+            "records_out": int(whole.records[partition] - going.records[partition]),
+            "bytes_in": int(whole.log_bytes[partition]),
+            "bytes_out": int(whole.log_bytes[partition] - going.log_bytes[partition]),
+            "dropped": reasons,
+            "segments": int(going.segments[partition]),
+            "log_start_offset": int(log_start[partition]),
         }
-        # More than this time has passed since the youngest record that was removed.
-        yield line | ({"shortened_to_ms": now_ms - int(youngest[partition]) - 1} if MAX_BYTES in dropped else {})
+        if MAX_BYTES in reasons:
+            # More than this time has passed since the youngest record that was removed.
+            line["shortened_to_ms"] = now_ms - int(youngest[partition]) - 1
+        yield line
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What rows have, by partition: int64[partitions] each."""
+
+    segments: np.ndarray
+    records: np.ndarray
+    log_bytes: np.ndarray
+
+    @classmethod
+    def of(cls, rows: pa.Table, partitions: int) -> _Figures:
+        owner = rows.column("partition").to_numpy()
+        records = _sums(owner, rows.column("records").to_numpy(), partitions)
+        log_bytes = _sums(owner, rows.column("log_bytes").to_numpy(), partitions)
+        return cls(np.bincount(owner, minlength=partitions), records, log_bytes)
 
 
 def _sums(owner: np.ndarray, values: np.ndarray, partitions: int) -> np.ndarray:

@@ -113,8 +113,13 @@ class PartitionToRoll:
         """The partition's line in the report of a dry run."""
         figures = {"records_in": self.records, "records_out": self.records}
         figures |= {"bytes_in": self.log_bytes, "bytes_out": self.log_bytes}
-        said = {"partition": self.partition, "action": "roll", "reasons": list(self.reasons), "chunks": self.rows}
-        return said | figures
+        return {
+            "partition": self.partition,
+            "action": "roll",
+            "reasons": list(self.reasons),
+            "chunks": self.rows,
+            **figures,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,58 +148,112 @@ def plan_roll(
     chunks = in_states(live, Segment.CHUNK).combine_chunks()
     if chunks.num_rows == 0:
         return RollPlan(chunks, [])
-    partition = chunks.column("partition").to_numpy()
-    first, rows = partition_runs(partition)
-    partitions = partition[first]
-    log_bytes = chunks.column("log_bytes").to_numpy()
-    size = np.add.reduceat(log_bytes, first)
-    records = np.add.reduceat(chunks.column("records").to_numpy(), first)
-    base = chunks.column("base_offset").to_numpy()[first]
-    end = chunks.column("next_offset").to_numpy()[first + rows - 1]
-    largest = np.maximum.reduceat(chunks.column("max_timestamp_ms").to_numpy(), first)
-    created = chunks.column("created_ms").to_numpy()
-    # An imported active segment may be an empty file: the first batch is in the next one then.
-    filled = np.minimum(np.searchsorted(np.cumsum(log_bytes), np.cumsum(size) - size, side="right"), first + rows - 1)
-    first_timestamp = chunks.column("first_batch_max_timestamp_ms").to_numpy()[filled]
-    # As in Kafka, by the records' own time where they have one, else by the time of the files. Never one minus the
-    # other: a topic that is imported after a year has old timestamps and new files.
-    waited = np.where(first_timestamp >= 0, largest - first_timestamp, created[first + rows - 1] - created[filled])
-    if rules.segment_jitter_ms > 0:
-        bases = zip(partitions.tolist(), base.tolist(), strict=True)
-        roll_ms = np.array([rules.roll_ms(number, offset) for number, offset in bases], np.int64)
-    else:
-        roll_ms = np.full(len(first), rules.segment_ms, np.int64)
-    # The later of both: a record with a time in the past would seal its segment at once, and each record after it.
-    idle = now_ms - np.maximum(first_timestamp, created[filled]) > roll_ms
-    reasons = {
-        SEGMENT_BYTES: size > rules.limits.segment_bytes,
-        SEGMENT_MS: waited > roll_ms,
-        SEGMENT_INDEX_BYTES: size >= rules.full_index_bytes,
-        OFFSET_OVERFLOW: end - 1 - base > MAX_RELATIVE_OFFSET,
-        IDLE: idle,
-        EXPIRED: np.isin(partitions, emptied),
-        MERGE: np.zeros(len(first), bool),
-    }
+    active = _ActiveSegments.of(chunks)
     merge = _merge_rules(chunks)
-    for row in np.flatnonzero(rows >= merge.least_chunks):
-        sizes = log_bytes[first[row] : first[row] + rows[row]].tolist()
-        reasons[MERGE][row] = bool(runs_to_merge(sizes, rules.limits.segment_bytes, merge.least_chunks))
+    reasons = active.ends(rules, now_ms)
+    reasons[EXPIRED] = np.isin(active.partition, emptied)
+    reasons[MERGE] = _to_merge(active, rules, merge)
     is_in_object = pc.is_in(chunks.column("path"), pa.array(sorted(merge.emptied), pa.string()))
-    reasons[SHARED_OBJECT] = np.logical_or.reduceat(is_in_object.to_numpy(zero_copy_only=False), first)
-    names = list(reasons)
-    flags = np.column_stack(list(reasons.values())) & (size > 0)[:, None]
-    found_partitions = [
-        PartitionToRoll(
-            int(partitions[row]),
-            tuple(name for name, flag in zip(names, flags[row].tolist(), strict=True) if flag),
-            int(first[row]),
-            int(rows[row]),
-            int(records[row]),
-            int(size[row]),
+    reasons[SHARED_OBJECT] = np.logical_or.reduceat(is_in_object.to_numpy(zero_copy_only=False), active.first_row)
+    return RollPlan(chunks, active.to_roll(reasons), merge)
+
+
+@dataclass(frozen=True, slots=True)
+class _ActiveSegments:
+    """The active segments of a topic as arrays, one value for each partition, and `log_bytes` of all their chunks.
+
+    `first_timestamp` and `first_created`: of the first batch, and of the chunk that it is in.
+    """
+
+    partition: np.ndarray
+    first_row: np.ndarray
+    rows: np.ndarray
+    records: np.ndarray
+    size: np.ndarray
+    base_offset: np.ndarray
+    next_offset: np.ndarray
+    first_timestamp: np.ndarray
+    largest_timestamp: np.ndarray
+    first_created: np.ndarray
+    last_created: np.ndarray
+    log_bytes: np.ndarray
+
+    @classmethod
+    def of(cls, chunks: pa.Table) -> _ActiveSegments:
+        """The active segments of these chunks, which are sorted by partition and offset."""
+        names = ("partition", "log_bytes", "records", "base_offset", "next_offset", "created_ms")
+        partition, log_bytes, records, base, end, created = (chunks.column(name).to_numpy() for name in names)
+        first, rows = partition_runs(partition)
+        last = first + rows - 1
+        size = np.add.reduceat(log_bytes, first)
+        # An imported active segment may be an empty file: the first batch is in the next one then.
+        filled = np.minimum(np.searchsorted(np.cumsum(log_bytes), np.cumsum(size) - size, side="right"), last)
+        return cls(
+            partition=partition[first],
+            first_row=first,
+            rows=rows,
+            records=np.add.reduceat(records, first),
+            size=size,
+            base_offset=base[first],
+            next_offset=end[last],
+            first_timestamp=chunks.column("first_batch_max_timestamp_ms").to_numpy()[filled],
+            largest_timestamp=np.maximum.reduceat(chunks.column("max_timestamp_ms").to_numpy(), first),
+            first_created=created[filled],
+            last_created=created[last],
+            log_bytes=log_bytes,
         )
-        for row in np.flatnonzero(flags.any(axis=1))
-    ]
-    return RollPlan(chunks, found_partitions, merge)
+
+    def ends(self, rules: RollRules, now_ms: int) -> dict[str, np.ndarray]:
+        """{reason: bool[partitions]}: where a segment may end by Kafka's rules."""
+        # As in Kafka, by the records' own time where they have one, else by the time of the files. Never one minus the
+        # other: a topic that is imported after a year has old timestamps and new files.
+        has_time = self.first_timestamp >= 0
+        by_records = self.largest_timestamp - self.first_timestamp
+        waited = np.where(has_time, by_records, self.last_created - self.first_created)
+        roll_ms = self._roll_ms(rules)
+        # The later of both: a record with a time in the past would seal its segment at once, and each record after it.
+        opened = np.maximum(self.first_timestamp, self.first_created)
+        return {
+            SEGMENT_BYTES: self.size > rules.limits.segment_bytes,
+            SEGMENT_MS: waited > roll_ms,
+            SEGMENT_INDEX_BYTES: self.size >= rules.full_index_bytes,
+            OFFSET_OVERFLOW: self.next_offset - 1 - self.base_offset > MAX_RELATIVE_OFFSET,
+            IDLE: now_ms - opened > roll_ms,
+        }
+
+    def _roll_ms(self, rules: RollRules) -> np.ndarray:
+        if rules.segment_jitter_ms <= 0:
+            return np.full(len(self.partition), rules.segment_ms, np.int64)
+        segments = zip(self.partition.tolist(), self.base_offset.tolist(), strict=True)
+        return np.array([rules.roll_ms(number, offset) for number, offset in segments], np.int64)
+
+    def to_roll(self, reasons: dict[str, np.ndarray]) -> list[PartitionToRoll]:
+        """The partitions with records for which any of the reasons is true."""
+        flags = np.column_stack(list(reasons.values())) & (self.size > 0)[:, None]
+        partitions = []
+        for row in np.flatnonzero(flags.any(axis=1)):
+            names = tuple(name for name, flag in zip(reasons, flags[row].tolist(), strict=True) if flag)
+            partitions.append(
+                PartitionToRoll(
+                    int(self.partition[row]),
+                    names,
+                    int(self.first_row[row]),
+                    int(self.rows[row]),
+                    int(self.records[row]),
+                    int(self.size[row]),
+                )
+            )
+        return partitions
+
+
+def _to_merge(active: _ActiveSegments, rules: RollRules, merge: MergeRules) -> np.ndarray:
+    """bool[partitions]: where small chunks are merged."""
+    values = np.zeros(len(active.partition), bool)
+    for row in np.flatnonzero(active.rows >= merge.least_chunks):
+        first = active.first_row[row]
+        sizes = active.log_bytes[first : first + active.rows[row]].tolist()
+        values[row] = bool(runs_to_merge(sizes, rules.limits.segment_bytes, merge.least_chunks))
+    return values
 
 
 def _merge_rules(chunks: pa.Table) -> MergeRules:
