@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +21,13 @@ import kafka.record.default_records
 import kafka.record.memory_records
 import numpy as np
 import pyarrow as pa
-import zstandard
-from zlib_ng import zlib_ng
 
+from benchmarks._codecs_alone import compression, decompression, each
 from benchmarks.measure import TURNS, Timings, in_turns
 from benchmarks.spark import record_batches
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.compression import LZ4_BLOCK_BYTES, XERIAL_BLOCK_BYTES, decompress
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.format.layout import CODECS, RECORDS_POSITION
+from spark_segments.format.layout import CODECS
 from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.format.window import Window
 from verification.world.kafka_bytes.segment_bytes import encode_records
@@ -47,7 +45,6 @@ AIOKAFKA_MIB, KAFKA_PYTHON_MIB = 8, 1
 # Beyond what caches hold.
 MEMCPY_MIB = 128
 MOST_MESSAGE_BYTES = 16 << 20
-_GZIP_WBITS = 31
 _ARROW_BYTES = 4 << 20
 _OVERHEAD = 30  # bytes of a record beside its value, about
 
@@ -90,11 +87,13 @@ class Comparison:
         rows = self.rows(WRITE_MIB.get(codec, MIB))
         self.cases = {
             "decode": Case(size, lambda: decode(stored)),
-            "encode": Case(written_size, lambda: _each(self.encode, ((one,) for one in rows))),
+            "encode": Case(written_size, lambda: each(self.encode, ((one,) for one in rows))),
         }
         if codec != "none":
-            self.cases["decompression alone"] = Case(size, self.decompression(stored))
-            self.cases["compression alone"] = Case(written_size, self.compression(written))
+            self.cases["decompression alone"] = Case(size, decompression(codec, stored))
+            self.cases["compression alone"] = Case(
+                written_size, compression(codec, written, LEVELS.get(codec, 0), batch_bytes)
+            )
         self.add_client("aiokafka", aiokafka, AIOKAFKA_MIB)
         self.add_client("kafka-python", kafka, KAFKA_PYTHON_MIB)
 
@@ -133,40 +132,6 @@ class Comparison:
         """(batches of that many MiB of records, their size before compression)"""
         rows = self.rows(mib)
         return pa.py_buffer(b"".join(map(self.encode, rows))), sum(self.encode(one, "none").size for one in rows)
-
-    def decompression(self, stored: pa.Buffer) -> Callable[[], None]:
-        """What the codec's library does when batches are read, told the sizes."""
-        if self.codec == "zstd":
-            sections = [(section,) for section, _ in self.sections(stored)]
-            return lambda: _each(zstandard.ZstdDecompressor().decompress, sections)
-        if self.codec == "gzip":
-            stated = [(section, _GZIP_WBITS, plain.size) for section, plain in self.sections(stored)]
-            return lambda: _each(zlib_ng.decompress, stated)
-        codec = pa.Codec(self.codec)
-        pieces = [(section, plain.size) for section, plain in self.sections(stored)]
-        if self.codec == "snappy":
-            blocks = [block for _, plain in self.sections(stored) for block in _blocks(plain, XERIAL_BLOCK_BYTES)]
-            pieces = [(codec.compress(block), block.size) for block in blocks]
-        return lambda: _each(codec.decompress, pieces)
-
-    def compression(self, stored: pa.Buffer) -> Callable[[], None]:
-        """What the codec's library does when these batches are written."""
-        name, block_bytes = {"lz4": ("lz4_raw", LZ4_BLOCK_BYTES), "snappy": ("snappy", XERIAL_BLOCK_BYTES)}.get(
-            self.codec, (self.codec, self.batch_bytes)
-        )
-        blocks = [(block,) for _, plain in self.sections(stored) for block in _blocks(plain, block_bytes)]
-        if self.codec == "zstd":
-            return lambda: _each(zstandard.ZstdCompressor(level=LEVELS["zstd"]).compress, blocks)
-        if self.codec == "gzip":
-            return lambda: _each(zlib_ng.compress, [(block, LEVELS["gzip"], _GZIP_WBITS) for (block,) in blocks])
-        return lambda: _each(pa.Codec(name).compress, blocks)
-
-    def sections(self, stored: pa.Buffer) -> Iterator[tuple[pa.Buffer, pa.Buffer]]:
-        """(compressed, uncompressed) records section of each batch."""
-        batches = scan_batches(stored).batches
-        for position, size in zip(batches.byte_position.tolist(), batches.size.tolist(), strict=True):
-            section = stored.slice(position + RECORDS_POSITION, size - RECORDS_POSITION)
-            yield section, decompress(CODECS[self.codec], section, path="", byte_position=position)
 
     def add_client(self, name: str, client: Any, mib: int) -> None:
         """Another client: each record read with its key, value, offset and timestamp; each written."""
@@ -215,13 +180,3 @@ def _read(client: Any, data: bytes) -> None:
         assert batch.validate_crc()
         for record in batch:
             _ = record.key, record.value, record.offset, record.timestamp
-
-
-def _each(call: Callable, arguments: Iterable[tuple]) -> None:
-    for one in arguments:
-        call(*one)
-
-
-def _blocks(buffer: pa.Buffer, block_bytes: int) -> Iterator[pa.Buffer]:
-    for start in range(0, buffer.size, block_bytes):
-        yield buffer.slice(start, min(block_bytes, buffer.size - start))

@@ -25,7 +25,7 @@ from backports import zstd
 from benchmarks.spark import record_batches
 from spark_segments.format import compression
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.decoding import batch_groups
+from spark_segments.format.decoding import section_opener
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.layout import CODECS
 from spark_segments.format.window import Window
@@ -219,17 +219,19 @@ LIBRARIES: dict[str, dict[str, Decompress | None]] = {
 
 def _seconds(codec: str, library: Decompress | None, stored: pa.Buffer) -> float:
     """CPU seconds that a decode takes with a library in the package's place."""
-    kept = batch_groups.LZ4, batch_groups.SNAPPY, compression._decompress_snappy, dict(compression._AT_ONCE)
-    if library is not None and codec != "snappy":
-        compression._AT_ONCE[CODECS[codec]] = library
-    elif library is not None:
-        compression._decompress_snappy = library
+
+    def decompressed(number: int, section: Any, **_: Any) -> pa.Buffer:
+        buffer = pa.py_buffer(section)
+        return library(buffer, compression.decompressed_limit(buffer.size)) if library is not None else buffer
+
+    kept = section_opener.decompress, section_opener.KERNEL_CODECS, section_opener.LIBRARY_CODECS
     if library is not None:
-        batch_groups.LZ4 = batch_groups.SNAPPY = -1
+        section_opener.decompress = decompressed
+        section_opener.KERNEL_CODECS = section_opener.LIBRARY_CODECS = frozenset()
     try:
         started = time.thread_time()
         for _ in decode_batches(Window(stored, scan_batches(stored).batches), topic="", partition=0):
             pass
         return time.thread_time() - started
     finally:
-        batch_groups.LZ4, batch_groups.SNAPPY, compression._decompress_snappy, compression._AT_ONCE = kept
+        section_opener.decompress, section_opener.KERNEL_CODECS, section_opener.LIBRARY_CODECS = kept

@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import zstandard
 from zlib_ng import zlib_ng
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.kernels import block_codecs
-from spark_segments.format.kernels.framing import LZ4_BLOCK_BYTES, LZ4_STORED_BIT
+from spark_segments.format.kernels.framing import LZ4_BLOCK_BYTES, LZ4_STORED_BIT, ZSTD_UNSTATED
 from spark_segments.format.layout import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 # Kafka's defaults of compression.gzip.level (-1 there: zlib's 6), compression.lz4.level and compression.zstd.level.
@@ -74,8 +75,11 @@ def decompress(codec: int, data: Any, *, path: str, byte_position: int) -> pa.Bu
     try:
         if codec == SNAPPY:
             return _decompress_snappy(buffer, limit)
-        opened = _AT_ONCE[codec](buffer, limit)
-        return _decompress_stream(codec, buffer, limit) if opened is None else opened
+        if codec == LZ4:
+            opened = _decompress_lz4(buffer, limit)
+            return _decompress_stream(codec, buffer, limit) if opened is None else opened
+        sections = decompress_at_once(codec, memoryview(buffer), np.zeros(1, np.int64), np.array([buffer.size]))
+        return pa.py_buffer(sections[0]) if sections else _decompress_stream(codec, buffer, limit)
     except (OSError, pa.ArrowInvalid, _DamagedError) as error:
         raise CorruptBatchError(
             f"The {CODEC_NAMES[codec]} data of a record batch do not decompress ({error})",
@@ -83,6 +87,20 @@ def decompress(codec: int, data: Any, *, path: str, byte_position: int) -> pa.Bu
             byte_position=byte_position,
             hint="The file is damaged: restore it, or skip the batch's offsets",
         ) from error
+
+
+def decompress_at_once(
+    codec: int, data: memoryview, starts: np.ndarray, ends: np.ndarray, wanted_bytes: int = 1
+) -> list[bytes]:
+    """The sections data[start:end] (int64[n] each, gzip or zstd) decompressed, in order, until there are
+    `wanted_bytes`.
+
+    No function of Python runs for a section. Ends before the first that must be read as a stream: several members or
+    frames, a declared size beyond trust, or damage.
+    """
+    if codec == GZIP:
+        return _gzip_at_once(data, starts.tolist(), ends.tolist(), wanted_bytes)
+    return _zstd_at_once(data, starts, ends, wanted_bytes)
 
 
 def decompressed_limit(compressed_bytes: int) -> int:
@@ -202,49 +220,58 @@ def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
     return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
 
 
-def _decompress_gzip(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
-    """None where the data must be read as a stream: several members, a declared size beyond trust, or damage."""
-    # The library takes no limit, and the size in the trailer may be wrong.
-    if buffer.size < _GZIP_OVERHEAD or MAX_RATIO * buffer.size > limit:
-        return None
-    crc, size = _GZIP_TRAILER.unpack_from(buffer, buffer.size - _GZIP_TRAILER.size)
-    if size > min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
-        return None
-    try:
-        opened = zlib_ng.decompress(buffer, _GZIP_WBITS, size)
-    except zlib_ng.error:  # type: ignore[misc]  # its stub says that this is an instance
-        return None
-    # The library stops at the end of a member and does not say where that is. Where the trailer at the end of the data
-    # has this member's size and CRC, the member was the only one: the same bytes twice are no records of a batch.
-    if len(opened) != size or zlib_ng.crc32(opened) != crc:
-        return None
-    return pa.py_buffer(opened)
+def _gzip_at_once(data: memoryview, starts: list[int], ends: list[int], wanted_bytes: int) -> list[bytes]:
+    trailer, decompress_member, checksum = _GZIP_TRAILER.unpack_from, zlib_ng.decompress, zlib_ng.crc32
+    sections: list[bytes] = []
+    for start, end in zip(starts, ends, strict=True):
+        compressed_bytes = end - start
+        limit = min(max(MIN_DECOMPRESSED_LIMIT, MAX_RATIO * compressed_bytes), MAX_DECOMPRESSED_LIMIT)
+        # The library takes no limit, and the size in the trailer may be wrong.
+        if wanted_bytes <= 0 or compressed_bytes < _GZIP_OVERHEAD or MAX_RATIO * compressed_bytes > limit:
+            break
+        crc, size = trailer(data, end - _GZIP_TRAILER.size)
+        if size > min(limit, max(BELIEVED_RATIO * compressed_bytes, BELIEVED_BYTES)):
+            break
+        try:
+            section = decompress_member(data[start:end], _GZIP_WBITS, size)
+        except zlib_ng.error:  # type: ignore[misc]  # its stub says that this is an instance
+            break
+        # The library stops at the end of a member and does not say where that is. Where the trailer at the end of the
+        # data has this member's size and CRC, the member was the only one: the same bytes twice are no records of a
+        # batch.
+        if len(section) != size or checksum(section) != crc:
+            break
+        sections.append(section)
+        wanted_bytes -= size
+    return sections
 
 
-def _decompress_zstd(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:
-    """None where the data must be read as a stream: several frames, a declared size beyond trust, or damage."""
+def _zstd_at_once(data: memoryview, starts: np.ndarray, ends: np.ndarray, wanted_bytes: int) -> list[bytes]:
+    address = pa.py_buffer(data).address
+    sizes = np.empty(len(starts), np.int64)
+    block_codecs.zstd_sizes(starts + address, ends + address, sizes)
+    compressed_bytes = ends - starts
+    limits = np.clip(MAX_RATIO * compressed_bytes, MIN_DECOMPRESSED_LIMIT, MAX_DECOMPRESSED_LIMIT)
+    # Kafka's Java writer states no size.
+    guesses = np.minimum(np.maximum(8 * compressed_bytes, 64 * 1024), limits)
+    sizes = np.where(sizes == ZSTD_UNSTATED, guesses, sizes)
+    most = np.minimum(np.maximum(BELIEVED_RATIO * compressed_bytes, BELIEVED_BYTES), limits)
+    believed = (sizes > 0) & (sizes <= most)
+    count = len(believed) if believed.all() else int(np.argmin(believed))
+    decompress_frame = _zstd_reader().decompress
+    sections: list[bytes] = []
     try:
-        size = zstandard.frame_content_size(buffer)
-        if size == -1:  # no size in the frame: Kafka's Java writer sets none
-            if not _is_one_zstd_frame(buffer):  # the library would stop after the first, without a word
-                return None
-            size = _expected_bytes(buffer, limit)
-        if 0 < size <= min(limit, max(BELIEVED_RATIO * buffer.size, BELIEVED_BYTES)):
-            return pa.py_buffer(_zstd_reader().decompress(buffer, max_output_size=size, allow_extra_data=False))
+        for start, end, size in zip(
+            starts[:count].tolist(), ends[:count].tolist(), sizes[:count].tolist(), strict=True
+        ):
+            if wanted_bytes <= 0:
+                break
+            section = decompress_frame(data[start:end], max_output_size=size, allow_extra_data=False)
+            sections.append(section)
+            wanted_bytes -= len(section)
     except zstandard.ZstdError:
-        pass
-    return None
-
-
-def _is_one_zstd_frame(buffer: pa.Buffer) -> bool:
-    """Whether the first frame takes all of the buffer, as the headers of its blocks say (RFC 8878, 3.1.1)."""
-    data = memoryview(buffer)
-    byte_position, is_last = zstandard.frame_header_size(data), False
-    while not is_last and byte_position < len(data):
-        header = int.from_bytes(data[byte_position : byte_position + 3], "little")
-        is_last, is_run_length = bool(header & 1), header >> 1 & 3 == 1
-        byte_position += 3 + (1 if is_run_length else header >> 3)
-    return is_last and byte_position + 4 * zstandard.get_frame_parameters(data).has_checksum == len(data)
+        pass  # a stream says what is wrong, or takes more bytes than were guessed
+    return sections
 
 
 def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:
@@ -276,10 +303,6 @@ def _decompress_snappy(buffer: pa.Buffer, limit: int) -> pa.Buffer:
     if block_codecs.snappy_open(start, end, out.address, out.address + size) != size:
         raise _DamagedError("a block does not give what it states")
     return out
-
-
-# Decompression by one call. None as the result means that the section must be read as a stream.
-_AT_ONCE = {GZIP: _decompress_gzip, LZ4: _decompress_lz4, ZSTD: _decompress_zstd}
 
 
 def _lz4_parts(compressor: Compressor, buffer: pa.Buffer) -> Iterator[bytes | pa.Buffer]:

@@ -234,7 +234,7 @@ def test_batches_that_compress_well_are_cleaned_in_parts(codec):
     offset_map.put_batches(Window(data, scanned(data)))
     cleaning = RecordFilter(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of(), codec)
     parts = list(clean_batches(Window(data, scanned(data)), cleaning, CleanedTransactions()))
-    assert [len(part.source) for part in parts] == [4, 4, 4, 4, 4]
+    assert [len(part.source) for part in parts] == [1] * 20  # each is larger than what is decompressed at a time
     assert [offset for part in parts for offset in offsets(part)] == [*range(1, 38, 2), 38, 39]
     assert (
         np.concatenate([part.source.byte_position for part in parts]).tolist() == scanned(data).byte_position.tolist()

@@ -10,7 +10,7 @@ import pytest
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import scan_batches
-from spark_segments.format.decoding.batch_groups import OPENED_BYTES
+from spark_segments.format.decoding.section_opener import OPENED_BYTES
 from spark_segments.format.layout import CODECS
 from tests.format.decoded import GOOD, batch_of, decoded
 from tests.format.twin import DamageError, decode

@@ -18,7 +18,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.format import batches, control, rolling, single_batch
 from spark_segments.format.batches import BatchTable, scan_batches
 from spark_segments.format.buffers import byte_view
-from spark_segments.format.decoding import batch_groups, columns
+from spark_segments.format.decoding import batch_groups, columns, section_opener
 from spark_segments.format.decoding.decode import decode_batches
 from spark_segments.format.decoding.fields import ADDRESS, END
 from spark_segments.format.encoding import encode, partitioner
@@ -37,7 +37,7 @@ INPUTS = int(os.environ.get("KERNEL_INPUTS", "300"))
 
 ROOMS = {
     "format.batch_kernels": (batches, control, single_batch),
-    "format.decoding.kernels": (batch_groups, columns),
+    "format.decoding.kernels": (batch_groups, columns, section_opener),
     "format.encoding.kernels": (encode, partitioner),
     "format.sidecars.kernels": (index, txn_index, rolling),
 }

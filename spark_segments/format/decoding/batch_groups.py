@@ -15,14 +15,11 @@ import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.buffers import byte_view
-from spark_segments.format.compression import decompress
 from spark_segments.format.decoding import kernels
 from spark_segments.format.decoding.fields import (
     ADDRESS,
     BAD_OFFSETS,
     BASE_OFFSET,
-    BUFFER,
-    BUFFER_ADDRESS,
     CODEC,
     COUNT,
     END,
@@ -30,13 +27,13 @@ from spark_segments.format.decoding.fields import (
     FULL,
     LAST_OFFSET_DELTA,
     LYING,
-    OPENED,
     POSITION,
     SECTION_FIELDS,
     SMALLEST_RECORD,
     TIMESTAMP_STEP,
 )
-from spark_segments.format.layout import LARGEST_OFFSET, LZ4, RECORDS_POSITION, SNAPPY
+from spark_segments.format.decoding.section_opener import SectionOpener
+from spark_segments.format.layout import LARGEST_OFFSET
 from spark_segments.format.window import Window
 
 # Arrow's offsets are int32. With this target a RecordBatch, with all that is read ahead, stays below 2^31 bytes.
@@ -48,11 +45,6 @@ _READ_AHEAD = 4
 # hold, or it is decompressed to see.
 _MOST_OFFSETS = 1 << 18
 _MOST_SHRUNK = 64
-
-# Bytes and batches decompressed at a time, at most. Fewer bytes cost more calls, more do not stay in a CPU's cache.
-OPENED_BYTES = 1024 * 1024
-_MOST_OPENED = 1024
-
 
 _NONE_EXCLUDED = np.empty(0, np.uint8)
 
@@ -98,7 +90,7 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
     sections = _sections(window, excluded, wanted)
     target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
     payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
-    opener = _Opener(window, sections, keep=wanted.view_values)
+    opener = SectionOpener(window, sections, keep=wanted.view_values)
     first = filled = 0
     while first < len(sections):
         room = target_bytes - filled
@@ -178,61 +170,3 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
             found=f"{batches.base_offset[row]} to {batches.last_offset[row]}",
         )
     return sections[:rows]
-
-
-class _Opener:
-    """Decompresses sections into memory that every call uses again, or with `keep` into new memory each time."""
-
-    def __init__(self, window: Window, sections: np.ndarray, *, keep: bool) -> None:
-        self._window, self._sections, self._keep = window, sections, keep
-        self._kept = [pa.py_buffer(window.data)] if keep else []
-        self._bytes = byte_view(window.data).data
-        self._memory: np.ndarray | None = None
-        self._buffers: list[pa.Buffer] = []
-
-    def open(self, first: int, wanted_bytes: int) -> None:
-        """Decompresses sections from `first` on, about `wanted_bytes` of output, and points them to the output."""
-        wanted_bytes = min(wanted_bytes, OPENED_BYTES)
-        run = self._sections[first : first + _MOST_OPENED]
-        if self._keep:
-            self._kept, self._memory, self._buffers = self._kept[:1], None, []
-        if run[0, CODEC] in (LZ4, SNAPPY) and self._open_to_memory(run, wanted_bytes):
-            return
-        positions, codecs = run[:, POSITION].tolist(), run[:, CODEC].tolist()
-        sizes = (run[:, END] - run[:, ADDRESS]).tolist()
-        buffers = self._buffers
-        buffers.clear()
-        for byte_position, codec, size in zip(positions, codecs, sizes, strict=True):
-            if codec <= 0 or (wanted_bytes <= 0 and buffers):
-                break
-            start = byte_position - self._window.byte_position + RECORDS_POSITION
-            compressed = self._bytes[start : start + size]
-            buffers.append(decompress(codec, compressed, path=self._window.path, byte_position=byte_position))
-            wanted_bytes -= buffers[-1].size
-        opened = run[: len(buffers)]
-        opened[:, ADDRESS] = [buffer.address for buffer in buffers]
-        opened[:, END] = opened[:, ADDRESS] + [buffer.size for buffer in buffers]
-        opened[:, CODEC] = OPENED
-        if self._keep:
-            opened[:, BUFFER] = range(1, len(buffers) + 1)
-            opened[:, BUFFER_ADDRESS] = opened[:, ADDRESS]
-            self._kept += buffers
-
-    def buffers(self) -> list[pa.Buffer]:
-        """The buffers of the sections opened last and of uncompressed sections, by number; empty without `keep`."""
-        return self._kept
-
-    def _open_to_memory(self, run: np.ndarray, wanted_bytes: int) -> bool:
-        """Decompresses the leading sections of `run` that have the codec of the first, LZ4 or snappy.
-
-        False where the first section is left to `decompress`: another kind of frame, damage, or too large for the
-        memory.
-        """
-        if self._memory is None:
-            self._memory = np.empty(OPENED_BYTES, np.uint8)
-        address = self._memory.__array_interface__["data"][0]
-        opened = run[: kernels.open_sections(run, self._memory, wanted_bytes)]
-        if self._keep and len(opened):
-            opened[:, BUFFER], opened[:, BUFFER_ADDRESS] = 1, address
-            self._kept.append(pa.py_buffer(self._memory[: int(opened[-1, END]) - address]))
-        return len(opened) > 0

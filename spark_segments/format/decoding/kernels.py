@@ -697,3 +697,13 @@ def open_sections(sections: cython.longlong[:, ::1], memory, wanted_bytes: i64) 
             out += size
             row += 1
     return row
+
+
+def point_sections(sections: cython.longlong[:, ::1], buffers) -> None:
+    """Points leading sections to the buffers that hold what they decompress to."""
+    row: i64
+    rows: i64 = len(buffers)
+    for row in range(rows):
+        sections[row, ADDRESS] = address_of(buffers[row])
+        sections[row, END] = sections[row, ADDRESS] + size_of(buffers[row])
+        sections[row, CODEC] = OPENED

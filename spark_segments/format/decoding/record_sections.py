@@ -14,24 +14,25 @@ import numpy as np
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.buffers import byte_view
-from spark_segments.format.compression import decompress
-from spark_segments.format.decoding.fields import SMALLEST_RECORD
+from spark_segments.format.decoding.fields import ADDRESS, CODEC, END, POSITION, SECTION_FIELDS, SMALLEST_RECORD
+from spark_segments.format.decoding.section_opener import OPENED_BYTES, SectionOpener
 from spark_segments.format.layout import RECORDS_POSITION
 from spark_segments.format.window import Window
 
 # Decompressed bytes that are handed out together; a single batch may be larger.
-TARGET_BYTES = 8 * 1024 * 1024
+TARGET_BYTES = OPENED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSections:
-    """The records of rows first … last - 1 of a table, each from address `start` up to address `end`."""
+    """The records of rows first … last - 1 of a table, each from address `start` up to address `end`. Valid until the
+    next sections are taken.
+    """
 
     first: int
     last: int
     start: np.ndarray  # int64[last - first]
     end: np.ndarray  # int64[last - first]
-    buffers: list[Any]  # the memory behind the addresses, kept alive by this object
 
 
 def damaged_record(batches: BatchTable, row: int, at: int, path: str) -> CorruptBatchError:
@@ -61,21 +62,26 @@ def record_sections(window: Window, *, wanted: np.ndarray | None = None) -> Iter
     byte_position = window.starts
     end = address_of(window.data) + byte_position + batches.size
     start = np.where(wanted, end - batches.size + RECORDS_POSITION, end)
-    codec = np.where(wanted, batches.codec, 0)
-    view = byte_view(window.data)
-    first = filled = 0
-    buffers: list[Any] = [view]
-    for row in np.flatnonzero(codec).tolist():
-        section = view[byte_position[row] + RECORDS_POSITION : byte_position[row] + batches.size[row]]
-        buffers.append(decompress(int(codec[row]), section, path=path, byte_position=int(batches.byte_position[row])))
-        start[row] = address_of(buffers[-1])
-        end[row] = start[row] + len(buffers[-1])
-        filled += len(buffers[-1])
-        if filled >= TARGET_BYTES:
-            yield _checked(batches, wanted, first, row + 1, start, end, buffers, path)
-            first, filled, buffers = row + 1, 0, [view]
+    rows = np.flatnonzero(wanted & (batches.codec != 0))
+    sections = np.empty((len(rows), SECTION_FIELDS), np.int64)
+    sections[:, ADDRESS] = start[rows]
+    sections[:, END] = end[rows]
+    sections[:, POSITION] = batches.byte_position[rows]
+    sections[:, CODEC] = batches.codec[rows]
+    opener = SectionOpener(window, sections)
+    first = opened = 0
+    while opened < len(rows):
+        count = opener.open(opened, TARGET_BYTES)
+        of_call = slice(opened, opened + count)
+        start[rows[of_call]] = sections[of_call, ADDRESS]
+        end[rows[of_call]] = sections[of_call, END]
+        opened += count
+        # What lies behind them and needs no memory comes with them.
+        last = int(rows[opened]) if opened < len(rows) else len(batches)
+        yield _checked(batches, wanted, first, last, start, end, path)
+        first = last
     if first < len(batches):
-        yield _checked(batches, wanted, first, len(batches), start, end, buffers, path)
+        yield _checked(batches, wanted, first, len(batches), start, end, path)
 
 
 def _checked(
@@ -85,7 +91,6 @@ def _checked(
     last: int,
     start: np.ndarray,
     end: np.ndarray,
-    buffers: list[Any],
     path: str,
 ) -> RecordSections:
     """The sections. Kernels allocate by the counts: CorruptBatchError for a count that the bytes cannot hold."""
@@ -101,4 +106,4 @@ def _checked(
             expected=f"at most {room[row]} records",
             found=int(batches.count[first + row]),
         )
-    return RecordSections(first, last, start[rows], end[rows], buffers)
+    return RecordSections(first, last, start[rows], end[rows])

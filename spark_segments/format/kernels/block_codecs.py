@@ -1,9 +1,9 @@
 """LZ4 and snappy decompression, many batches per call, into existing memory: LZ4 frames as Kafka writes them, raw
-snappy, and xerial's framing of snappy.
+snappy, and xerial's framing of snappy. Of zstd, what the frames say of their size.
 
-Both are kept for their speed: see the benchmark `libraries`. Sources and targets are addresses. Nothing is read at or
-beyond `end` nor written at or beyond `limit`, also for damaged bytes. -1 means damaged bytes, or an LZ4 frame of
-another kind that is left to a library.
+LZ4 and snappy are kept for their speed: see the benchmark `libraries`. Sources and targets are addresses. Nothing is
+read at or beyond `end` nor written at or beyond `limit`, also for damaged bytes. -1 means damaged bytes, or an LZ4
+frame of another kind that is left to a library.
 """
 
 from __future__ import annotations
@@ -385,6 +385,61 @@ def snappy_decompress(source: i64, end: i64, out: i64, limit: i64) -> i64:
         out += stated.value
         source = block.end
     return out - begin
+
+
+@cython.cfunc
+@cython.nogil
+def _zstd_size(source: i64, end: i64) -> i64:
+    """The size that a zstd frame states (RFC 8878, 3.1.1): ZSTD_UNSTATED where it states none, -1 where the bytes are
+    no single whole frame, or need a dictionary.
+    """
+    if end - source < 5 or load_u32_le(source) != ZSTD_MAGIC:
+        return -1
+    descriptor: i64 = load_u8(source + 4)
+    is_single_segment: i64 = descriptor >> 5 & 1
+    size_code: i64 = descriptor >> 6
+    size_bytes: i64 = (1 << size_code) if size_code > 0 else is_single_segment
+    size: i64 = 0 if size_bytes > 0 else ZSTD_UNSTATED
+    byte: i64
+    header: i64
+    is_last: cython.bint = False
+    # A reserved bit, or the number of a dictionary.
+    if descriptor & 0x0B:
+        return -1
+    source += 5 + (1 - is_single_segment)
+    if size_bytes > end - source:
+        return -1
+    for byte in range(size_bytes):
+        size |= load_u8(source + byte) << (8 * byte)
+    if size_code == 1:
+        size += 256
+    source += size_bytes
+    while not is_last:
+        if end - source < 3:
+            return -1
+        header = load_u8(source) | load_u16_le(source + 1) << 8
+        is_last = header & 1
+        # A block of one repeated byte has that byte alone.
+        source += 3 + (1 if (header >> 1 & 3) == 1 else header >> 3)
+    if source + (descriptor & 4) != end:
+        return -1
+    size = wrap_i64(size)
+    # A stated size of 2**63 or more is beyond every limit.
+    return size if size >= 0 or size_bytes == 0 else -1
+
+
+def zstd_sizes(starts, ends, sizes) -> None:
+    """What the zstd frame in each range of addresses (int64[n] each) states: see `_zstd_size`. `sizes` is int64[n]."""
+    start_at: i64 = address_of(starts)
+    end_at: i64 = address_of(ends)
+    size_at: i64 = address_of(sizes)
+    row: i64
+    rows: i64 = len(sizes)
+    with cython.nogil:
+        for row in range(rows):
+            store_native_i64(
+                size_at + 8 * row, _zstd_size(load_native_i64(start_at + 8 * row), load_native_i64(end_at + 8 * row))
+            )
 
 
 def lz4_room(source: i64, end: i64) -> int:

@@ -7,3 +7,5 @@ LZ4_STORED_BIT = 0x80000000  # set in a block's length when the block is not com
 # Magic, flags, block descriptor and its checksum: the beginning of Kafka's frames, with blocks of at most 64 KiB.
 LZ4_HEADER = 0x0422_4D18_6040_82
 XERIAL_START = 0x82_53_4E_41_50_50_59_00 - 2**64  # \x82SNAPPY\0 as an int64
+ZSTD_MAGIC = 0xFD2F_B528
+ZSTD_UNSTATED = -2  # the size of a frame that states none

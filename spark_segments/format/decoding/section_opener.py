@@ -1,0 +1,124 @@
+"""Decompression of sections, many a call, into memory that is taken again and again.
+
+LZ4 and snappy are read by kernels. The libraries of gzip and zstd are called once a section. What none of these takes
+at once is left to `decompress`, which says what is wrong with damaged bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import CorruptBatchError
+from spark_segments.format.buffers import byte_view
+from spark_segments.format.compression import decompress, decompress_at_once
+from spark_segments.format.decoding import kernels
+from spark_segments.format.decoding.fields import ADDRESS, BUFFER, BUFFER_ADDRESS, CODEC, END, POSITION
+from spark_segments.format.layout import GZIP, LZ4, SNAPPY, ZSTD
+from spark_segments.format.window import Window
+
+# Bytes and batches decompressed at a time, at most. Fewer bytes cost more calls, more do not stay in a CPU's cache.
+OPENED_BYTES = 1024 * 1024
+_MOST_OPENED = 1024
+
+KERNEL_CODECS = frozenset((LZ4, SNAPPY))
+LIBRARY_CODECS = frozenset((GZIP, ZSTD))
+
+# A frame of LZ4 says how many blocks it has, not their size: it needs room for full ones.
+_FRAME_ROOM_BYTES = 256 * 1024
+
+
+class SectionOpener:
+    """Decompresses sections of a window (int64[n, SECTION_FIELDS]) and points them to the output.
+
+    With `keep` each call takes new memory, for columns of views; without it, a call overwrites what the one before has
+    given.
+    """
+
+    def __init__(self, window: Window, sections: np.ndarray, *, keep: bool = False) -> None:
+        self._window, self._sections, self._keep = window, sections, keep
+        self._view = byte_view(window.data)
+        self._address = int(self._view.__array_interface__["data"][0])
+        self._memory: pa.Buffer | None = None
+        self._buffers: list[pa.Buffer] = [pa.py_buffer(window.data)] if keep else []
+
+    def open(self, first: int, wanted_bytes: int) -> int:
+        """Decompresses sections from `first` on until there are about `wanted_bytes` of output, OPENED_BYTES at most.
+
+        Returns how many: one at least, and none behind a section without a codec. Raises CorruptBatchError where the
+        first is damaged; sections before a damaged one come without it.
+        """
+        wanted_bytes = min(wanted_bytes, OPENED_BYTES)
+        run = self._sections[first : first + _MOST_OPENED]
+        coded = run[:, CODEC] > 0
+        run = run if coded.all() else run[: int(np.argmin(coded))]
+        self._buffers = self._buffers[:1] if self._keep else []
+        if self._keep:
+            self._memory = None
+        opened = filled = memory_bytes = 0
+        while opened < len(run) and (opened == 0 or filled < wanted_bytes):
+            rest = run[opened:]
+            codec = int(rest[0, CODEC])
+            count = 0
+            if codec in KERNEL_CODECS:
+                count = self._open_to_memory(rest, memory_bytes, wanted_bytes - filled)
+                if count:
+                    memory_bytes = int(rest[count - 1, END]) - self._room().address
+            elif codec in LIBRARY_CODECS:
+                count = self._open_at_once(rest, wanted_bytes - filled)
+            if not count:
+                try:
+                    self._open_first(rest)
+                except CorruptBatchError:
+                    if not opened:
+                        raise
+                    break
+                count = 1
+            opened += count
+            filled += int((rest[:count, END] - rest[:count, ADDRESS]).sum())
+        return opened
+
+    def buffers(self) -> list[pa.Buffer]:
+        """With `keep`, the buffers of uncompressed sections and of those opened last, by number; else empty."""
+        return self._buffers if self._keep else []
+
+    def _room(self) -> pa.Buffer:
+        if self._memory is None:
+            self._memory = pa.allocate_buffer(OPENED_BYTES + _FRAME_ROOM_BYTES)
+        return self._memory
+
+    def _open_to_memory(self, sections: np.ndarray, memory_bytes: int, wanted_bytes: int) -> int:
+        """Decompresses leading sections of LZ4 or snappy behind the first `memory_bytes` of the memory.
+
+        0 where the first is left to `decompress`: another kind of frame, damage, or too large for the memory.
+        """
+        room = self._room()
+        opened = sections[: kernels.open_sections(sections, room[memory_bytes:], wanted_bytes)]
+        if self._keep and len(opened):
+            opened[:, BUFFER], opened[:, BUFFER_ADDRESS] = len(self._buffers), room.address
+            self._buffers.append(room)
+        return len(opened)
+
+    def _open_at_once(self, sections: np.ndarray, wanted_bytes: int) -> int:
+        other = sections[:, CODEC] != sections[0, CODEC]
+        same = sections[: int(np.argmax(other))] if other.any() else sections
+        starts, ends = same[:, ADDRESS] - self._address, same[:, END] - self._address
+        parts = decompress_at_once(int(same[0, CODEC]), self._view.data, starts, ends, max(wanted_bytes, 1))
+        return self._point(same, parts)
+
+    def _open_first(self, sections: np.ndarray) -> None:
+        start, end = (sections[0, (ADDRESS, END)] - self._address).tolist()
+        codec, byte_position = int(sections[0, CODEC]), int(sections[0, POSITION])
+        path = self._window.path
+        self._point(sections, [decompress(codec, self._view[start:end], path=path, byte_position=byte_position)])
+
+    def _point(self, sections: np.ndarray, parts: list[bytes] | list[pa.Buffer]) -> int:
+        """Points leading sections to the parts, and keeps these. How many there are."""
+        count = len(parts)
+        buffers = list(map(pa.py_buffer, parts)) if self._keep else parts
+        kernels.point_sections(sections, buffers)
+        if self._keep:
+            sections[:count, BUFFER] = np.arange(len(self._buffers), len(self._buffers) + count)
+            sections[:count, BUFFER_ADDRESS] = sections[:count, ADDRESS]
+        self._buffers += buffers
+        return count
