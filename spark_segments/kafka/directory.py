@@ -35,7 +35,7 @@ from spark_segments.kafka.partition import (
     RecoveredPartition,
     recover_partition,
 )
-from spark_segments.kafka.recovered import Note, RecoveryReport
+from spark_segments.kafka.recovered_log import Note, RecoveryReport
 from spark_segments.kafka.verification import add_report, check_listing, check_log_directory
 from spark_segments.log import Eras, Findings, Partition, Segment, Snapshot, StandIns
 from spark_segments.storage import FileInfo, Storage
@@ -216,25 +216,25 @@ class KafkaDirectory:
         self, topic: str, recovered: Sequence[RecoveredPartition], notes: Sequence[Note], cleaned: Mapping[int, int]
     ) -> KafkaSnapshot:
         """The topic of these partitions. A partition without a topic id has that of the others."""
-        ids = [log.partition.topic_id for log in recovered]
+        ids = [partition.partition.topic_id for partition in recovered]
         topic_id = next((known for known in ids if known != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
         report = RecoveryReport(
-            tuple(cut for log in recovered for cut in log.found.cuts),
-            (*notes, *(note for log in recovered for note in log.found.notes)),
-            tuple(overlap for log in recovered for overlap in log.found.overlaps),
+            tuple(cut for partition in recovered for cut in partition.log.cuts),
+            (*notes, *(note for partition in recovered for note in partition.log.notes)),
+            tuple(overlap for partition in recovered for overlap in partition.log.overlaps),
         )
-        segments = [replace(row, topic_id=topic_id) for log in recovered for row in log.found.segments]
+        segments = [replace(row, topic_id=topic_id) for partition in recovered for row in partition.log.segments]
         return KafkaSnapshot(
             topic=topic,
             version=0,
             topic_id=topic_id,
             config={},
             committed_ms=max((row.created_ms for row in segments), default=0),
-            partitions=Partition.table(replace(log.partition, topic_id=topic_id) for log in recovered),
+            partitions=Partition.table(replace(partition.partition, topic_id=topic_id) for partition in recovered),
             states=Eras.UNKNOWN,
             stand_ins=StandIns(
-                _merged(log.found.offset_indexes for log in recovered),
-                _merged(log.found.aborted for log in recovered),
+                _merged(partition.log.offset_indexes for partition in recovered),
+                _merged(partition.log.aborted for partition in recovered),
             ),
             report=report,
             cleaned=cleaned,

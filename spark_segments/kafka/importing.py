@@ -44,7 +44,7 @@ from spark_segments.kafka.import_plan import (
     plan_import,
 )
 from spark_segments.kafka.partition import ZERO_TOPIC_ID, Copied, RecoveredPartition
-from spark_segments.kafka.recovered import CUT_SHORT, Cut
+from spark_segments.kafka.recovered_log import CUT_SHORT, Cut
 from spark_segments.log import (
     Change,
     Eras,
@@ -225,7 +225,7 @@ class TopicImport:
         for number, comparison in comparisons.items():
             recovered = recovery.partitions[number]
             with self._unless_changed(recovered):
-                lacks_segments = bool(recovered.found.gaps)
+                lacks_segments = bool(recovered.log.gaps)
                 plan = plan_import(
                     self.source.storage, current, kafka, number, comparison, lacks_segments=lacks_segments
                 )
@@ -235,7 +235,7 @@ class TopicImport:
                 if plan.replaces_all:
                     check_erased(self.source.storage, self.manifest.storage, current, kafka, number)
                 plans[number] = plan
-        gaps = {number: tuple(partition.found.gaps) for number, partition in recovery.partitions.items()}
+        gaps = {number: tuple(partition.log.gaps) for number, partition in recovery.partitions.items()}
         return Landing(self.manifest, kafka, current, plans, gaps, frozenset(self.made))
 
     @contextmanager

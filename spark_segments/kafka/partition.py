@@ -34,7 +34,7 @@ from spark_segments.kafka.listing import (
     is_log_name,
     is_tiered_name,
 )
-from spark_segments.kafka.recovered import Cut, Note, PartitionFiles, Recovered
+from spark_segments.kafka.recovered_log import Cut, Note, PartitionFiles, RecoveredLog
 from spark_segments.kafka.recovery import recover
 from spark_segments.kafka.segment_scan import span_of
 from spark_segments.log import Partition, Segment
@@ -90,7 +90,7 @@ class RecoveredPartition:
     """
 
     partition: Partition
-    found: Recovered
+    log: RecoveredLog
     scanned_from: int
     listing: Listing
 
@@ -240,7 +240,7 @@ class _Directory:
         if state is not None and self._leader_epochs():
             done = self._recover(number, tuple(parse_producer_snapshot(state)), copied)
             is_short = (self.checkpoints.first_dirty_offset or 0) > done.partition.log_end_offset
-            if not done.found.cuts and not done.found.overlaps and not is_short:
+            if not done.log.cuts and not done.log.overlaps and not is_short:
                 return done
         return self._recover(0, self._producers_at_start(copied), copied)
 
@@ -339,12 +339,12 @@ class _Directory:
         content = self._snapshot_at(begins)
         return () if content is None else tuple(parse_producer_snapshot(content))
 
-    def _producer_snapshot(self, found: Recovered) -> bytes | None:
+    def _producer_snapshot(self, log: RecoveredLog) -> bytes | None:
         """The producer state at the log end: Kafka's file where nothing was cut, else the state from the scan."""
-        content = None if found.cuts else self._snapshot_at(found.log_end_offset)
+        content = None if log.cuts else self._snapshot_at(log.log_end_offset)
         if content is not None:
             return content
-        return producer_snapshot_bytes(found.producers) if found.producers else None
+        return producer_snapshot_bytes(log.producers) if log.producers else None
 
     def _snapshot_at(self, offset: int) -> bytes | None:
         info = self.files.get(f"{offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}")
@@ -378,7 +378,7 @@ def _without_copies(
     return sorted(best.items(), key=lambda log: log[0])
 
 
-def _begin_at(recovered: Recovered, files: PartitionFiles, log_start_offset: int) -> None:
+def _begin_at(recovered: RecoveredLog, files: PartitionFiles, log_start_offset: int) -> None:
     """A log that ends before its log start has lost its files: it begins again at the log start, empty."""
     if recovered.log_end_offset >= log_start_offset:
         return

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from spark_segments.format.sidecars.producer_state import ProducerEntry, ProducerState
 from spark_segments.kafka.early_copies import EarlyCopies
-from spark_segments.kafka.recovered import Cut, Overlap, PartitionFiles, Recovered
+from spark_segments.kafka.recovered_log import Cut, Overlap, PartitionFiles, RecoveredLog
 from spark_segments.kafka.segment_scan import SegmentScan, span_of
 from spark_segments.log import Segment
 from spark_segments.storage import Storage
@@ -31,13 +31,13 @@ def recover(
     producers: tuple[ProducerEntry, ...] = (),
     copies: EarlyCopies | None = None,
     copied_end: int = 0,
-) -> Recovered:
+) -> RecoveredLog:
     """Scans a partition. `leader_epochs`: from its checkpoint; `producers`: the state before its first segment.
     `copies`: makes copies meanwhile, of segments that can have offsets at or above `copied_end` and the log start.
 
     Raises FileNotFoundError for a file that is gone by the time it is read: the directory is in use, list it again.
     """
-    recovered = Recovered(leader_epochs=leader_epochs)
+    recovered = RecoveredLog(leader_epochs=leader_epochs)
     state = ProducerState(producers)
     bases = [base_offset for base_offset, _ in files.logs]
     begin = max(0, bisect_right(bases, log_start_offset) - 1)  # the segment that a read from the log start begins in
@@ -78,7 +78,7 @@ def recover(
     return recovered
 
 
-def _append(recovered: Recovered, segment: Segment) -> None:
+def _append(recovered: RecoveredLog, segment: Segment) -> None:
     """Adds a segment. The segment before it then reaches up to its base offset: compaction may have emptied the gap."""
     if recovered.segments:
         if recovered.segments[-1].next_offset < segment.base_offset:
@@ -88,7 +88,7 @@ def _append(recovered: Recovered, segment: Segment) -> None:
 
 
 def _pass_over(
-    storage: Storage, files: PartitionFiles, number: int, recovered: Recovered, *, served: str, first_offset: int = 0
+    storage: Storage, files: PartitionFiles, number: int, recovered: RecoveredLog, *, served: str, first_offset: int = 0
 ) -> None:
     """Reports the offsets of a segment, from `first_offset` on, that no read from the log start reaches."""
     base_offset, info = files.logs[number]
@@ -99,7 +99,7 @@ def _pass_over(
         recovered.overlaps.append(Overlap(files.topic, files.partition, info.path, begin, last_offset, served, problem))
 
 
-def _cut(files: PartitionFiles, number: int, scan: SegmentScan, recovered: Recovered) -> None:
+def _cut(files: PartitionFiles, number: int, scan: SegmentScan, recovered: RecoveredLog) -> None:
     """Reports where the log ends in the file of this number, and which later segments that drops."""
     info = files.logs[number][1]
     dropped = [later for _, later in files.logs[number + 1 :]]

@@ -27,7 +27,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.walk import CUT, walk
 from spark_segments.format.window import Window
 from spark_segments.kafka.early_copies import EarlyCopies
-from spark_segments.kafka.recovered import CUT_SHORT, Note, PartitionFiles, Recovered
+from spark_segments.kafka.recovered_log import CUT_SHORT, Note, PartitionFiles, RecoveredLog
 from spark_segments.log import Examination, Segment
 from spark_segments.storage import FileInfo, Storage, WriteStream
 from spark_segments.storage.fetch import fetch_ahead
@@ -81,7 +81,7 @@ class SegmentScan:
         base_offset: int,
         info: FileInfo,
         state: ProducerState,
-        recovered: Recovered,
+        recovered: RecoveredLog,
         start_offset: int,
         end_offset: int | None = None,
         limit: int | None = None,

@@ -34,7 +34,7 @@ from spark_segments.kafka.partition import (
     TIERED_LEADER_EPOCHS_SUFFIX,
     PartitionSource,
 )
-from spark_segments.kafka.recovered import RecoveryReport
+from spark_segments.kafka.recovered_log import RecoveryReport
 from spark_segments.log import Findings
 from spark_segments.storage import FileInfo, Storage
 

@@ -1,4 +1,7 @@
-"""Values only: the input of the recovery of a partition that Kafka wrote, and its results."""
+"""The recovery of a partition that Kafka wrote: its input, the log that it recovers, and what it leaves out.
+
+`RecoveredLog` grows with the recovery: each segment that is scanned adds to it. All else here are values.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +92,9 @@ class PartitionFiles:
 
 
 @dataclass
-class Recovered:
-    """Results of a scan. Offsets are as in the files; `log_end_offset` is the next offset to be assigned.
+class RecoveredLog:
+    """The log as far as segments were scanned. Offsets are as in the files; `log_end_offset` is the next offset to be
+    assigned.
 
     `gaps`: (first offset, offset after the last) between two segments, in neither of them. `was_cleaned`: whether any
     batch shows that a cleaner has run, which leaves such gaps.
