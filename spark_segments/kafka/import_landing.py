@@ -15,6 +15,16 @@ _MISSING_THERE = "the source has no segment of them"
 """The reason of a hole."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """A part of a commit: rows that are added to a partition and changed there, and its row if that changes."""
+
+    added: Sequence[Segment]
+    replaced: Sequence[Segment]
+    row: Partition | None
+    holes: Sequence[Hole]
+
+
 @dataclass(slots=True)
 class Landing:
     """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints.
@@ -44,48 +54,59 @@ class Landing:
         them are recorded as holes by the same commit. Raises SegmentsError where the rows changed since the plan was
         made.
         """
-        holes: list[Hole] = []
+        landed: list[_Landed] = []
 
         def plan(current: Snapshot) -> Change | None:
-            added: list[Segment] = []
-            replaced: list[Segment] = []
-            rows = []
-            holes.clear()
-            for theirs in self.kafka.partition_rows:
-                if theirs.partition not in partitions:
-                    continue
-                mine = [copy for copy in copies if copy[1].partition == theirs.partition]
-                here = current.partition(theirs.partition)
-                if here.first_dirty_offset < self.first_dirty_offsets[theirs.partition]:
-                    raise self._changed(theirs.partition)  # a restore brought back what was cleaned since
-                self._land(current, mine, added, replaced)
-                changed = self._partition(here, theirs, [row for _, row in mine], last)
-                if changed.log_end_offset > here.log_end_offset and not mine:
-                    # Kafka has no segment there: the partition lost its files and begins again at its log start.
-                    live = current.live_of(theirs.partition)
-                    replaced += [row.removed(self.manifest.storage.now_ms()) for row in live]
-                if changed != here:
-                    rows.append(changed)
-                holes.extend(self._holes(here, theirs, changed.log_end_offset))
-            if not added and not replaced and not rows:
-                return None
-            return Change(
+            # Each try of the commit plans again, on the version that it is made on.
+            landed[:] = [
+                self._landed(current, theirs, [copy for copy in copies if copy[1].partition == theirs.partition], last)
+                for theirs in self.kafka.partition_rows
+                if theirs.partition in partitions
+            ]
+            holes = [hole for partition in landed for hole in partition.holes]
+            change = Change(
                 Operation.IMPORT,
-                add=added,
-                replace=replaced,
-                partitions=rows,
+                add=[row for partition in landed for row in partition.added],
+                replace=[row for partition in landed for row in partition.replaced],
+                partitions=[partition.row for partition in landed if partition.row is not None],
                 topic=Hole.noted(current, holes) if holes else None,
                 thinned=self._cleaned_there(),
             )
+            return change if change.add or change.replace or change.partitions else None
 
         done = self.manifest.commit(plan)
         if done.change is not None:
-            self.holes += holes
+            self.holes += [hole for partition in landed for hole in partition.holes]
             for row in Partition.of_table(Partition.raised(done.change.partitions)):
                 self.first_dirty_offsets[row.partition] = row.first_dirty_offset
 
+    def _landed(
+        self, current: Snapshot, theirs: Partition, copies: Sequence[tuple[SegmentCopy, Segment]], last: bool
+    ) -> _Landed:
+        """The rows of a partition's copies, and those that they replace, on top of `current`."""
+        here = current.partition(theirs.partition)
+        if here.first_dirty_offset < self.first_dirty_offsets[theirs.partition]:
+            raise self._changed(theirs.partition)  # a restore brought back what was cleaned since
+        replaced = self._replaced(current, copies) if copies else []
+        row = self._partition(here, theirs, [row for _, row in copies], last)
+        if row.log_end_offset > here.log_end_offset and not copies:
+            # Kafka has no segment there: the partition lost its files and begins again at its log start.
+            now_ms = self.manifest.storage.now_ms()
+            replaced = [segment.removed(now_ms) for segment in current.live_of(theirs.partition)]
+        return _Landed(
+            [segment for _, segment in copies],
+            replaced,
+            None if row == here else row,
+            self._holes(here, theirs, row.log_end_offset),
+        )
+
     def _holes(self, here: Partition, theirs: Partition, end: int) -> list[Hole]:
-        """The offsets that nobody has copied, where the log end goes from `here` to `end`."""
+        """The offsets that nobody has copied, where the log end goes from `here` to `end`.
+
+        here    |=====log end|
+        Kafka                 removed|log start====| gap |=======|end
+        holes                |-------|             |-----|
+        """
         number, now_ms = here.partition, self.manifest.storage.now_ms()
         start = max(here.log_end_offset, min(theirs.log_start_offset, end))
         holes = []
@@ -96,16 +117,14 @@ class Landing:
                 holes.append(Hole(number, max(gap_start, start), gap_end, now_ms, _MISSING_THERE))
         return holes
 
-    def _land(
-        self,
-        current: Snapshot,
-        copies: Sequence[tuple[SegmentCopy, Segment]],
-        added: list[Segment],
-        replaced: list[Segment],
-    ) -> None:
-        """Adds the copies of one partition to the rows of a change."""
-        if not copies:
-            return
+    def _replaced(self, current: Snapshot, copies: Sequence[tuple[SegmentCopy, Segment]]) -> list[Segment]:
+        """The rows here that change when the copies of a partition are added.
+
+        one task replaces   |=====live=====|=active=|
+                                           |===copy====|===copy===|
+        replaces all        |=====live=====|=active=|
+                            |===copy====|=====copy=====|===copy===|
+        """
         number = copies[0][1].partition
         live = {row.identity: row for row in current.live_of(number)}
         gone = {row.identity: row for task, _ in copies for row in task.replaces}
@@ -115,27 +134,34 @@ class Landing:
                 raise self._changed(number)
         if any(live.get(identity) != row for identity, row in gone.items()):
             raise self._changed(number)
-        rows = [row for _, row in copies]
         kept = [row for identity, row in live.items() if identity not in gone]
-        if kept and rows[0].base_offset < kept[-1].next_offset:
-            raise self._changed(number)
+        if kept and copies[0][1].base_offset < kept[-1].next_offset:
+            raise self._changed(number)  # the offsets of a row that was appended meanwhile would be there twice
         now_ms = self.manifest.storage.now_ms()
-        replaced += [row.removed(now_ms) for row in gone.values()]
-        if any(row.state != Segment.CHUNK for row in rows):
-            # Only the last segment is active: a segment that was active here no longer is.
-            for row in kept:
-                if row.state == Segment.CHUNK and row.is_shared:
-                    raise LogDirError(
-                        f"Partition {number} of {self.manifest.topic} has appended records below those to be imported",
-                        path=self.manifest.storage.location(row.path),
-                        hint="They share a file with other partitions, so that no segment can be made of them as they "
-                        "are: roll the topic, then import again",
-                    )
-                if row.state == Segment.CHUNK:
-                    replaced.append(
-                        dataclasses.replace(row, state=Segment.SEALED) if row.log_bytes else row.removed(now_ms)
-                    )
-        added += rows
+        replaced = [row.removed(now_ms) for row in gone.values()]
+        if any(row.state != Segment.CHUNK for _, row in copies):
+            replaced += self._sealed(kept, now_ms)
+        return replaced
+
+    def _sealed(self, kept: Sequence[Segment], now_ms: int) -> list[Segment]:
+        """The rows that were active here. Only the last segment is active, so below a sealed copy they no longer are.
+        Raises LogDirError for a run of a shared object, which no row can make a segment.
+        """
+        sealed = []
+        for row in kept:
+            if row.state != Segment.CHUNK:
+                continue
+            if row.is_shared:
+                raise LogDirError(
+                    f"Partition {row.partition} of {self.manifest.topic} has appended records below those to be "
+                    "imported",
+                    path=self.manifest.storage.location(row.path),
+                    hint="They share a file with other partitions, so that no segment can be made of them as they "
+                    "are: roll the topic, then import again",
+                )
+            is_empty = not row.log_bytes
+            sealed.append(row.removed(now_ms) if is_empty else dataclasses.replace(row, state=Segment.SEALED))
+        return sealed
 
     def _cleaned_there(self) -> dict[int, int]:
         """{partition: the log end here before}, where Kafka's cleaner removed records: all rows here give way to it."""
