@@ -1388,7 +1388,7 @@ MUTANTS = (
     Mutant(
         "tables",
         "a table takes the versions of a promoted follower for those of its leader",
-        "lake/table.py",
+        "lake/update.py",
         "    if not before.is_of_manifest(snapshot, _commit_id(log, snapshot.topic, before.version)):\n",
         "    if False:\n",
         "tests/maintenance/test_table.py::test_versions_of_a_promoted_follower_are_not_those_of_its_leader",
@@ -1437,7 +1437,7 @@ MUTANTS = (
     Mutant(
         "pairs",
         "an archive of typed keys loses records without a key",
-        "lake/table.py",
+        "lake/update.py",
         "has_bytes=settings.key_bytes)",
         "has_bytes=False)",
         "tests/test_pairs.py::test_what_once_went_wrong_goes_right[an-erasure-and-a-key-that-nothing-decodes]",
@@ -1517,7 +1517,7 @@ MUTANTS = (
     Mutant(
         "tables",
         "an archive loses records without a key with a key that cannot be decoded",
-        "lake/table.py",
+        "lake/update.py",
         "has_bytes=settings.key_bytes)",
         "has_bytes=False)",
         "tests/maintenance/test_table_keys.py::"
