@@ -176,37 +176,48 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
 
     Each failure and each warning also has a line on standard error, like every error of a command.
     """
-    for line in report["partitions"]:
-        if "error" in line:
-            where = line["topic"] if line["partition"] is None else f"{line['topic']}-{line['partition']}"
-            print(f"error: {where}: {line['error']}", file=sys.stderr)
-    details = report["details"]
-    over = [_over(details)] if details.get("over_bytes") else []
-    for text in [*report["warnings"], *over]:
-        print(f"warning: {text}", file=sys.stderr)
+    _print_errors(report)
     if output is Output.JSON:
         print_json(report)
         return
-    lines = report["partitions"]
+    details = report["details"]
     if details.get("expired_records"):
         print_summary(_expired(report))
-    if lines:
-        is_short = output is Output.TEXT and sys.stdout.isatty()
-        rows = [_short(line, report["job"]) if is_short else line for line in lines]
-        columns = [
-            name
-            for name in dict.fromkeys(name for row in rows for name in row)
-            if name != "error" and any(row.get(name) not in (None, {}) for row in rows)
-        ]
-        print_table(columns, ([_text(name, row) for name in columns] for row in rows))
+    if report["partitions"]:
+        _print_lines(report, is_short=output is Output.TEXT and sys.stdout.isatty())
     print_summary(f"{report['job']}{' (dry run)' if report['dry_run'] else ''}: {_sums(report)}")
     if "max_bytes" in details:
         print_summary(
             f"--max-bytes {human_bytes(details['max_bytes'])}: {human_bytes(details['live_bytes'])} live, "
             f"{human_bytes(details['waiting_bytes'])} waiting for vacuum"
         )
-    for topic, said in details.items() if report["job"] == "table" else ():
-        print_summary(_table_line(topic, said))
+    if report["job"] == "table":
+        for topic, facts in details.items():
+            print_summary(_table_line(topic, facts))
+
+
+def _print_errors(report: Mapping[str, Any]) -> None:
+    """A line on standard error for each failure and each warning."""
+    for line in report["partitions"]:
+        if "error" in line:
+            where = line["topic"] if line["partition"] is None else f"{line['topic']}-{line['partition']}"
+            print(f"error: {where}: {line['error']}", file=sys.stderr)
+    warnings = [*report["warnings"]]
+    if report["details"].get("over_bytes"):
+        warnings.append(_over(report["details"]))
+    for text in warnings:
+        print(f"warning: {text}", file=sys.stderr)
+
+
+def _print_lines(report: Mapping[str, Any], *, is_short: bool) -> None:
+    """The table of a report: the columns of which any line has a value."""
+    rows = [_short(line, report["job"]) if is_short else line for line in report["partitions"]]
+    columns = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if name != "error" and any(row.get(name) not in (None, {}) for row in rows)
+    ]
+    print_table(columns, ([_text(name, row) for name in columns] for row in rows))
 
 
 def _expired(report: Mapping[str, Any]) -> str:
@@ -264,30 +275,51 @@ def print_text(text: str, file: TextIO | None = None) -> None:
 
 
 def _sums(report: Mapping[str, Any]) -> str:
-    lines, details = report["partitions"], report["details"]
+    lines = report["partitions"]
+    details = report["details"]
     took = f"{report['seconds']:.1f} s"
     if not lines and not any(details.values()):
         return f"nothing to do, {took}"
-    sums = [plural(len(lines), "partition") + (f" ({report['failed']:,} failed)" if report["failed"] else "")]
+    failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
+    partitions = plural(len(lines), "partition") + failed
     if "cleanable_bytes" in details:
-        dirty, clean = human_bytes(details["cleanable_bytes"]), human_bytes(details["clean_bytes"])
-        return f"{sums[0]}, {dirty} to clean beside {clean} that are clean. Which records go, only their keys say"
+        dirty = human_bytes(details["cleanable_bytes"])
+        clean = human_bytes(details["clean_bytes"])
+        return f"{partitions}, {dirty} to clean beside {clean} that are clean. Which records go, only their keys say"
     if any("records_to_erase" in line for line in lines):
-        erased, tombstones = (sum(line.get(name, 0) for line in lines) for name in _ERASED)
-        sums += [f"{plural(erased, 'record')} would be erased"]
-        sums += [f"{plural(tombstones, 'tombstone')} would be appended"] if tombstones else []
-        sums += [f"{plural(details[_EARLIER], 'earlier file')} would be deleted"] if details.get(_EARLIER) else []
-        return ", ".join([*sums, took])
-    sums = sums if lines else []
-    for name in ("records", "bytes"):
-        before, after = report[f"{name}_in"], report[f"{name}_out"]
-        if before or after:
-            change = shown_change(name, before, after)
-            sums.append(change if name == "bytes" else f"{change} record{'' if before == after == 1 else 's'}")
-    sums += [f"dropped: {_reasons(report['dropped'])}"] if report["dropped"] else []
-    sums += [plural(details[name], noun) for name, noun in _OTHER_FILES.items() if details.get(name)]
-    sums += [f"{plural(details[_EARLIER], 'earlier file')} deleted"] if details.get(_EARLIER) else []
+        return ", ".join([partitions, *_sums_to_erase(report), took])
+    sums = [partitions] if lines else []
+    sums += _sums_done(report)
     return ", ".join([*(sums or ["nothing to do"]), took])
+
+
+def _sums_to_erase(report: Mapping[str, Any]) -> Iterator[str]:
+    """Of a dry run of an erasure."""
+    erased, tombstones = (sum(line.get(name, 0) for line in report["partitions"]) for name in _ERASED)
+    yield f"{plural(erased, 'record')} would be erased"
+    if tombstones:
+        yield f"{plural(tombstones, 'tombstone')} would be appended"
+    earlier = report["details"].get(_EARLIER)
+    if earlier:
+        yield f"{plural(earlier, 'earlier file')} would be deleted"
+
+
+def _sums_done(report: Mapping[str, Any]) -> Iterator[str]:
+    """What a job did to records, bytes and files."""
+    details = report["details"]
+    records = report["records_in"], report["records_out"]
+    if any(records):
+        yield f"{shown_change('records', *records)} record{'' if records == (1, 1) else 's'}"
+    log_bytes = report["bytes_in"], report["bytes_out"]
+    if any(log_bytes):
+        yield shown_change("bytes", *log_bytes)
+    if report["dropped"]:
+        yield f"dropped: {_reasons(report['dropped'])}"
+    for name, noun in _OTHER_FILES.items():
+        if details.get(name):
+            yield plural(details[name], noun)
+    if details.get(_EARLIER):
+        yield f"{plural(details[_EARLIER], 'earlier file')} deleted"
 
 
 def _over(details: Mapping[str, Any]) -> str:

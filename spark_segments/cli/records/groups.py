@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from spark_segments.face.logdir import LogDir
 from spark_segments.log import Group, LogDirectory, PartitionState, Position, Snapshot
 
 if TYPE_CHECKING:
+    from spark_segments.face.topic import Topic
     from spark_segments.log import Positions
 
 COMMANDS = panels(
@@ -167,6 +169,41 @@ class Move:
     note: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a group goes on: one of --to, --to-time and --shift-by. `positions`: those before."""
+
+    to: str | None
+    to_time: str | None
+    shift_by: int | None
+    positions: Positions
+
+    def moves(self, topic: Topic, snapshot: Snapshot, partitions: Collection[int] | None) -> Iterator[Move]:
+        """The moves in these partitions of a topic, or in all."""
+        bounds = snapshot.offset_bounds()
+        chosen = sorted(bounds if partitions is None else partitions)
+        for number in chosen:
+            snapshot.check_partition(number)
+        firsts = {} if self.to_time is None else offsets_at(topic, self.to_time)
+        for number in chosen:
+            log_start, log_end = bounds[number]
+            target, note = self._offset(snapshot.topic, number, log_start, log_end, firsts)
+            position = self.positions.get((snapshot.topic, number))
+            before = None if position is None else position.offset
+            yield Move(snapshot.topic, number, before, target, log_end, log_end - target, note)
+
+    def _offset(
+        self, topic: str, partition: int, log_start: int, log_end: int, firsts: Mapping[int, int | None]
+    ) -> tuple[int, str | None]:
+        """(the offset, why it is not the one that was asked for)"""
+        if self.shift_by is not None:
+            return _shifted(self.positions, topic, partition, self.shift_by, log_start, log_end)
+        if self.to is not None:
+            return _target(self.to, f"{topic}-{partition}", log_start, log_end), None
+        first = firsts[partition]
+        return (log_end, "the log end: no record is so late") if first is None else (first, None)
+
+
 @with_options
 def reset(
     location: LogOptions,
@@ -195,26 +232,11 @@ def reset(
     handle = log.group(group)
     positions = handle.positions() if create else _positions(log, handle)
     snapshots = {name: log.topic(name).snapshot for name in log.named(topic)}
-    moves = []
+    numbers_chosen = None if partitions is None else numbers(partitions)
+    moves: list[Move] = []
+    rule = _Target(to, to_time, shift_by, positions)
     for name, snapshot in snapshots.items():
-        bounds = snapshot.offset_bounds()
-        chosen = sorted(bounds if partitions is None else numbers(partitions))
-        for number in chosen:
-            snapshot.check_partition(number)
-        if to_time is not None:
-            firsts = offsets_at(log.topic(name), to_time)
-        for number in chosen:
-            (log_start, end), before = bounds[number], positions.get((name, number))
-            target, note = end, None
-            if shift_by is not None:
-                target, note = _shifted(positions, name, number, shift_by, log_start, end)
-            elif to is not None:
-                target = _target(to, f"{name}-{number}", log_start, end)
-            elif (first := firsts[number]) is not None:
-                target = first
-            else:
-                note = "the log end: no record is so late"
-            moves.append(Move(name, number, None if before is None else before.offset, target, end, end - target, note))
+        moves += rule.moves(log.topic(name), snapshot, numbers_chosen)
     if output is Output.JSON:
         print_json({"group": group, "dry_run": dry_run, "positions": [asdict(move) for move in moves]})
     else:

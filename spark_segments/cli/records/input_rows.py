@@ -80,6 +80,17 @@ _ENDINGS |= {".csv": Format.CSV, ".tsv": Format.CSV, ".parquet": Format.PARQUET}
 _OPTIONS = {Format.CSV: ("header", "sep", "quote", "base64"), Format.ENVELOPE: ("base64",)}
 
 
+def _named(options: Sequence[str]) -> dict[str, str]:
+    """{name: value} of texts NAME=VALUE, of which the last of a name counts."""
+    named: dict[str, str] = {}
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InvalidOptionError("An option has no value", expected="NAME=VALUE", found=name or "no name")
+        named[name] = value
+    return named
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """Files, their format and its options, the columns that become parts of a record, and which of key and value keep
@@ -110,25 +121,21 @@ class Input:
         """The input of a command: the format that was `chosen`, or that the first path's name says. `options`:
         NAME=VALUE texts, whose values may be white space. With `linger_seconds`, lines of a stream are read live.
         """
-        paths, named = paths or [STANDARD_INPUT], {}
-        for text in options or ():
-            name, equals, named[name] = text.partition("=")
-            if not (name and equals):
-                raise InvalidOptionError("An option has no value", expected="NAME=VALUE", found=name or "no name")
-        made = cls(paths, chosen or _format_of(paths[0]), named, *rest, **more)
-        known = _OPTIONS.get(made.format, ())
-        if made.format is not Format.DELTA and not named.keys() <= {*known}:
+        paths = paths or [STANDARD_INPUT]
+        named = _named(options or ())
+        source = cls(paths, chosen or _format_of(paths[0]), named, *rest, **more)
+        names = _OPTIONS.get(source.format, ())
+        if source.format is not Format.DELTA and not named.keys() <= {*names}:
             raise InvalidOptionError(
-                f"Unknown option of the format {made.format}",
-                expected=" or ".join(known) or "no option",
-                found=min(named.keys() - {*known}),
+                f"Unknown option of the format {source.format}",
+                expected=" or ".join(names) or "no option",
+                found=min(named.keys() - {*names}),
             )
-        is_lines = made.format in (Format.TEXT, Format.JSON, Format.ENVELOPE) and len(paths) == 1
+        is_lines = source.format in (Format.TEXT, Format.JSON, Format.ENVELOPE) and len(paths) == 1
         if linger_seconds is None or not is_lines or not is_stream(paths[0]):
-            return made
-        if (descriptor := LiveInput.opened(None if paths[0] == STANDARD_INPUT else paths[0])) is None:
-            return made
-        return replace(made, live=LiveInput(descriptor, linger_seconds))
+            return source
+        descriptor = LiveInput.opened(None if paths[0] == STANDARD_INPUT else paths[0])
+        return source if descriptor is None else replace(source, live=LiveInput(descriptor, linger_seconds))
 
     def batches(self, progress: Progress) -> Iterator[pa.RecordBatch]:
         """The rows of all files in the order of their names, with a writer's columns. `progress`: of files' bytes."""
