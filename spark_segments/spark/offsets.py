@@ -129,37 +129,39 @@ def _cut(start: int, end: int, parts: int) -> list[tuple[int, int]]:
 def subscribed_partitions(
     topics: Topics, snapshots: Mapping[str, Snapshot], *, skip_missing: bool
 ) -> dict[str, list[int]]:
-    chosen = {}
+    subscribed = {}
     for topic, snapshot in sorted(snapshots.items()):
-        there = snapshot.offset_bounds()
-        wanted = there if topics.partitions is None else topics.partitions[topic]
-        chosen[topic] = [number for number in wanted if number in there or not skip_missing]
-        for number in chosen[topic]:
-            if number not in there:
+        existing = snapshot.offset_bounds()
+        numbers = existing if topics.partitions is None else topics.partitions[topic]
+        subscribed[topic] = [number for number in numbers if number in existing or not skip_missing]
+        for number in subscribed[topic]:
+            if number not in existing:
                 snapshot.check_partition(number)  # raises an error that names the existing partitions
-    return chosen
+    return subscribed
 
 
 def check_complete(limit: Limit, partitions: Mapping[str, Collection[int]]) -> None:
-    given = limit.offsets if limit.offsets is not None else limit.timestamps_ms
-    if given is None:
+    """Raises InvalidOptionError for an option by partition that does not name exactly the `partitions` to read."""
+    by_partition = limit.offsets if limit.offsets is not None else limit.timestamps_ms
+    if by_partition is None:
         return
-    whole = limit.topics or {}
-    for topic in sorted(whole):
+    by_topic = limit.topics or {}
+    for topic in sorted(by_topic):
         if not partitions.get(topic):
             raise InvalidOptionError(
                 f"Option {limit.option} has an offset for topic {topic}, of which no partition is read",
                 expected=f"some of {', '.join(sorted(partitions))}",
             )
-    wanted = {(topic, number) for topic, numbers in partitions.items() if topic not in whole for number in numbers}
-    missing, unknown = wanted - given.keys(), given.keys() - wanted
+    to_name = {(topic, number) for topic, numbers in partitions.items() if topic not in by_topic for number in numbers}
+    missing = to_name - by_partition.keys()
+    unknown = by_partition.keys() - to_name
     if not missing and not unknown:
         return
     found = [f"{partition_names(missing)} left out"] if missing else []
     found += [f"{partition_names(unknown)} not being read"] if unknown else []
     raise InvalidOptionError(
         f"Option {limit.option} must name all partitions that are read, and no others",
-        expected=partition_names(wanted),
+        expected=partition_names(to_name),
         found=" and ".join(found),
         hint="-2 stands for the earliest and -1 for the latest offset" if limit.offsets is not None else None,
     )
@@ -184,8 +186,8 @@ def resolve(
     for number in numbers:
         offset = limit.offset
         if limit.offsets is not None:
-            whole = (limit.topics or {}).get(topic)
-            offset = limit.offsets[topic, number] if whole is None else whole
+            of_topic = (limit.topics or {}).get(topic)
+            offset = limit.offsets[topic, number] if of_topic is None else of_topic
         if offset == EARLIEST:
             resolved[number] = bounds[number][0]
         else:

@@ -13,7 +13,10 @@ import pyarrow as pa
 
 from spark_segments.errors import RESTORE
 from spark_segments.format.decoding.decode import batches_of_offsets, decode_batches
+from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.walk import BORDER_BYTES, WINDOW_BYTES
+from spark_segments.format.window import Window
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.reading.isolation import load_aborted
 from spark_segments.log.reading.plan import Part, ScanPart, Selection, cut
 from spark_segments.log.segment.file import LookUp, SegmentFile
@@ -43,38 +46,56 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
         return
     aborted = load_aborted(storage, part.transactions, start_offset, end_offset) if part.transactions else None
     look_up, window_bytes = _begin(storage, part, start_offset)
-    behind, is_first = look_up.byte_position, True
+    behind = look_up.byte_position
+    is_first = True
     for window in SegmentFile(storage, segment).windows(
         behind, part.end_position, first_window_bytes=window_bytes, wanted_position=part.start_position
     ):
         behind = window.end_position
         if not len(window.batches):
             continue
-        last = int(window.batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset
-        if falling := window.batches.falling(segment.name_offset, segment.path)[1]:
-            falling[0].hint = RESTORE
-            raise falling[0]
+        _check_rising(segment, window)
         if is_first:
             look_up.check_begin(segment, window)
             is_first = False
-        window = window.between(start_offset, end_offset)
-        if len(window.batches):
-            yield from decode_batches(
-                window,
-                topic=part.topic,
-                partition=segment.partition,
-                start_offset=start_offset,
-                end_offset=end_offset,
-                columns=selection.columns,
-                include_control=selection.include_control,
-                exclude=None if aborted is None else aborted.mask(window.batches, window.offset_shift),
-                view_values=selection.value_type == Selection.BINARY_VIEW,
-            )
-        if last:
+        yield from _records(part, window, aborted)
+        # Offsets rise, so that all that follows is behind the part, and the rest of the file is not read.
+        if int(window.batches.last_offset[-1]) + window.offset_shift + 1 >= end_offset:
             return
     if is_first and part.end_position >= segment.end_position:
         look_up.check_begin(segment, None)
     look_up.check_end(SegmentFile(storage, segment), behind)
+
+
+def _check_rising(segment: Segment, window: Window) -> None:
+    """Raises CorruptBatchError where offsets fall: a look-up by the index would pass records over."""
+    faults = window.batches.falling(segment.name_offset, segment.path)[1]
+    if faults:
+        faults[0].hint = RESTORE
+        raise faults[0]
+
+
+def _records(part: Part, window: Window, aborted: AbortedTransactions | None) -> Iterator[pa.RecordBatch]:
+    """The records of a part that a window has."""
+    selection = part.selection
+    # A batch that only begins before the part, or ends behind it, is in the window whole: decoding leaves out its rest.
+    #
+    #   |batch|  batch  |batch|  batch  |batch|
+    #              |start---------end|
+    window = window.between(part.start_offset, part.end_offset)
+    if not len(window.batches):
+        return
+    yield from decode_batches(
+        window,
+        topic=part.topic,
+        partition=part.partition,
+        start_offset=part.start_offset,
+        end_offset=part.end_offset,
+        columns=selection.columns,
+        include_control=selection.include_control,
+        exclude=None if aborted is None else aborted.mask(window.batches, window.offset_shift),
+        view_values=selection.value_type == Selection.BINARY_VIEW,
+    )
 
 
 def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int]:
