@@ -224,6 +224,10 @@ def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> I
 
     Where Kafka's segment ends below that of the last import, the segments behind it have the rest: those of another
     replica begin elsewhere, and so may those of a source that is no broker. Then nothing here is replaced.
+
+        here        |==sealed==|==active==|log end
+        grew        |==========|==========|=====|        the active segment is copied again, in the place of the row
+        elsewhere   |==========|====|========|=====|     copied from the log end on, the row stays
     """
     live, log_end = current.live_of(number), current.partition(number).log_end_offset
     is_first = alike and not live

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -328,15 +328,9 @@ class TopicImport:
             ]
             rows = try_tasks(copy, tasks, self.spark, progress=note, at_a_time=copy.at_a_time, size=_size)
             finished += sum(map(_size, wave))
-            for number in {task.row.partition for task in tasks}:
-                mine = [(task, row) for task, row in zip(tasks, rows, strict=True) if task.row.partition == number]
-                errors = [row for _, row in mine if isinstance(row, SegmentsError)]
-                first = min(task.row.name_offset for task, _ in mine)
-                if self._has_changed(recovery.partitions[number], first, was_read=not errors):
-                    self._note_changes([number])
-                    good.remove(number)
-                elif errors:
-                    raise errors[0]
+            changed = self._changed_while_copied(recovery, tasks, rows)
+            self._note_changes(changed)
+            good -= changed
             copies = [
                 (task, row)
                 for task, row in zip(tasks, rows, strict=True)
@@ -348,6 +342,23 @@ class TopicImport:
                 self.left.pop(task.row.partition, None)
                 self.copied[task.row.partition].update(segments=1, records=row.records, log_bytes=row.log_bytes)
         return good
+
+    def _changed_while_copied(
+        self, recovery: Recovery, tasks: Sequence[SegmentCopy], rows: Sequence[Segment | SegmentsError]
+    ) -> set[int]:
+        """The partitions whose files changed while they were copied: errors of their copies do not count.
+        Raises the first error of another partition.
+        """
+        changed = set()
+        for number in {task.row.partition for task in tasks}:
+            copies = [(task, row) for task, row in zip(tasks, rows, strict=True) if task.row.partition == number]
+            errors = [row for _, row in copies if isinstance(row, SegmentsError)]
+            first_offset = min(task.row.name_offset for task, _ in copies)
+            if self._has_changed(recovery.partitions[number], first_offset, was_read=not errors):
+                changed.add(number)
+            elif errors:
+                raise errors[0]
+        return changed
 
 
 def _check_offsets(storage: Storage, row: Segment) -> None:
