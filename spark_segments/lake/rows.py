@@ -149,6 +149,7 @@ def sift_rows(
     with _Files(table, schema) as files:
         first = 0
         for number in range(parquet.num_row_groups):
+            check_wanted()
             group = parquet.read_row_group(number, schema.names)
             some = group.filter(pa.array(kept[first : first + group.num_rows])).to_batches()
             for batch in FormatColumns(schema.names, ()).conformed(some, schema):
@@ -164,6 +165,7 @@ def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[Scan
     keys, own = records.column("key").combine_chunks(), eras.ranks(records)
     known = LatestKeys.of(keys)
     for batch in Scan.read(log, parts):
+        check_wanted()
         rivals = batch.filter(pa.array(known.know(batch.column("key"))))
         theirs, ours = eras.ranks(rivals), own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
         if (_is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
@@ -183,7 +185,9 @@ def count_records(log: Storage, parts: Sequence[ScanPart]) -> Counter[int]:
     """Task function: parts of a scan → their records by partition."""
     counted: Counter[int] = Counter()
     for part in parts:
-        counted[part.partition] += sum(batch.num_rows for batch in Scan.read(log, [part]))
+        for batch in Scan.read(log, [part]):
+            check_wanted()
+            counted[part.partition] += batch.num_rows
     return counted
 
 

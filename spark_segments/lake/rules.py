@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import LogDirError
+from spark_segments.execution import check_wanted
 from spark_segments.lake.table_format import KEY_BYTES
 from spark_segments.log import Scan, ScanPart
 from spark_segments.storage import Storage
@@ -43,9 +44,12 @@ class StillThere:
         partitions, offsets = places_of(rows)
         kept = np.zeros(len(offsets), np.bool_)
         for partition, parts in itertools.groupby(self.parts, lambda part: part.partition):
-            there = [batch.column("offset").to_numpy() for batch in Scan.read(storage, parts)]
+            log_offsets = [np.empty(0, np.int64)]
+            for batch in Scan.read(storage, parts):
+                check_wanted()
+                log_offsets.append(batch.column("offset").to_numpy())
             mine = partitions == partition
-            kept[mine] = np.isin(offsets[mine], np.concatenate([np.empty(0, np.int64), *there]))
+            kept[mine] = np.isin(offsets[mine], np.concatenate(log_offsets))
         return kept
 
 
