@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_NAMES = 49
-MOST_MEMBERS = 246
+MOST_MEMBERS = 245
 
 MEMBERS = (
     (
@@ -178,7 +178,7 @@ MEMBERS = (
     (
         "Eras",
         "Positions, and what a reader loses that goes on at one",
-        "RANKED UNKNOWN begun ends ranks unknown",
+        "RANKED begun ends ranks unknown",
     ),
     (
         "Hole",
