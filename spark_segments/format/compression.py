@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -127,6 +129,42 @@ def compress(codec: int, data: Any, level: int | None = None) -> pa.Buffer:
     return pa.py_buffer(compressor(buffer))
 
 
+@dataclass(frozen=True, slots=True)
+class CompressedBlocks:
+    """The compressed blocks of many sections, one behind the other, and what the codec's framing puts around them.
+
+    A section has a block for each `block_bytes` of it. Each section is framed in at most its share of `most_bytes`.
+    """
+
+    blocks: bytes
+    sizes: np.ndarray  # int64[]: of each block
+    block_bytes: int
+    frame_header: bytes
+    most_bytes: int
+
+
+def compress_blocks(
+    codec: int, data: memoryview, starts: np.ndarray, ends: np.ndarray, level: int | None
+) -> CompressedBlocks:
+    """The sections data[start:end] (int64[n] each), compressed block by block: `codec` is one that compresses.
+
+    No function of Python runs for a section.
+    """
+    block_bytes, frame_header = _FRAMINGS.get(codec, (MAX_DECOMPRESSED_LIMIT, b""))
+    counts = -(-(ends - starts) // block_bytes)
+    behind = np.cumsum(counts)
+    first = np.repeat(behind - counts, counts)
+    block_starts = np.repeat(starts, counts) + (np.arange(len(first)) - first) * block_bytes
+    block_ends = np.minimum(block_starts + block_bytes, np.repeat(ends, counts))
+    compressor = _compressor(codec, level)
+    cuts = zip(block_starts.tolist(), block_ends.tolist(), strict=True)
+    blocks = [compressor(data[start:end]) for start, end in cuts]
+    sizes = np.fromiter(map(len, blocks), np.int64, len(blocks))
+    # Around a block lies its size, around a section the header and LZ4's end mark.
+    most_bytes = int(sizes.sum()) + 4 * len(sizes) + (len(frame_header) + len(LZ4_END_MARK)) * len(starts)
+    return CompressedBlocks(b"".join(blocks), sizes, block_bytes, frame_header, most_bytes)
+
+
 def with_right_lz4_checksum(data: Any) -> pa.Buffer:
     """An LZ4 frame with the header checksum of the LZ4 specification.
 
@@ -197,7 +235,7 @@ def _new_compressor(codec: int, level: int | None) -> Compressor:
     if codec == GZIP:
         # zlib-ng's level 1 saves a fifth less than zlib's level 1. Its level 2 is smaller and faster than zlib's 1.
         gzip_level = DEFAULT_LEVELS[GZIP] if wanted == -1 else max(wanted, 2)
-        return lambda data: zlib_ng.compress(data, gzip_level, _GZIP_WBITS)
+        return partial(zlib_ng.compress, level=gzip_level, wbits=_GZIP_WBITS)
     # lz4-java: the default level means the fast compressor, any other level the high compressor.
     lz4_level = None if wanted == DEFAULT_LEVELS[LZ4] else min(max(wanted, 3), 12)
     lz4: Compressor = pa.Codec("lz4_raw", compression_level=lz4_level).compress
@@ -329,3 +367,5 @@ def _snappy_parts(compressor: Compressor, buffer: pa.Buffer) -> Iterator[bytes |
 
 _DESCRIPTOR = bytes((LZ4_FLAGS, LZ4_BLOCK_DESCRIPTOR))
 LZ4_FRAME_HEADER = LZ4_MAGIC + _DESCRIPTOR + bytes(((xxh32(_DESCRIPTOR) >> 8) & 0xFF,))
+# Codecs that compress a section in blocks: the bytes of a block, and what a section begins with.
+_FRAMINGS = {LZ4: (LZ4_BLOCK_BYTES, LZ4_FRAME_HEADER), SNAPPY: (XERIAL_BLOCK_BYTES, XERIAL_HEADER)}

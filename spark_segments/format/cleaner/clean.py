@@ -6,7 +6,6 @@ and their indexes are left to the caller.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 
 from spark_segments.format.batches import BatchTable, rebase, scan_batches
 from spark_segments.format.buffers import COPY_SLACK, byte_view
-from spark_segments.format.cleaner import filter_kernels
+from spark_segments.format.cleaner import filter_kernels, packing_kernels
 from spark_segments.format.cleaner.active_producers import ActiveProducers
 from spark_segments.format.cleaner.layout import (
     BYTES_PER_SLOT,
@@ -34,16 +33,11 @@ from spark_segments.format.cleaner.layout import (
 from spark_segments.format.cleaner.live_records import NO_LIVE_RECORDS, LiveRecords
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
-from spark_segments.format.compression import compress
+from spark_segments.format.compression import compress_blocks
 from spark_segments.format.decoding.record_sections import RecordSections, address_of, damaged_record, record_sections
 from spark_segments.format.kernels.copies import gather
-from spark_segments.format.kernels.crc32c import crc32c
 from spark_segments.format.layout import (
-    ATTRIBUTES_POSITION,
-    BATCH_LENGTH_POSITION,
     BATCH_OVERHEAD,
-    CRC_POSITION,
-    LOG_OVERHEAD,
     RECORDS_POSITION,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
@@ -255,26 +249,25 @@ def _clean(
         at = cleaned.bad_at - int(part.start[cleaned.bad_row])
         raise damaged_record(batches, part.first + cleaned.bad_row, at, path)
     spans = spans[: cleaned.spans]
-    for number in np.flatnonzero(spans[:, 2] >= 0):
-        start, size, row = spans[number].tolist()
-        start -= address_of(out)
-        batch = _compressed(out[start : start + size], int(columns.codec[row]), record_filter.level)
-        sources.append(batch)
-        spans[number, :2] = address_of(batch), len(batch)
+    rebuilt = np.flatnonzero(spans[:, 2] >= 0)
+    codecs = columns.codec[spans[rebuilt, 2]]
+    for codec in np.unique(codecs).tolist():
+        sources.append(_compress(out, spans, rebuilt[codecs == codec], codec, record_filter.level))
     address, size, _ = np.ascontiguousarray(spans.T)
     return address, size, cleaned
 
 
-def _compressed(rebuilt: np.ndarray, codec: int, level: int | None) -> np.ndarray:
-    """A rebuilt batch with its records compressed and its CRC set."""
-    records = compress(codec, rebuilt[RECORDS_POSITION:], level)
-    batch = np.empty(RECORDS_POSITION + len(records), np.uint8)
-    batch[:RECORDS_POSITION] = rebuilt[:RECORDS_POSITION]
-    batch[RECORDS_POSITION:] = byte_view(records)
-    struct.pack_into(">i", batch.data, BATCH_LENGTH_POSITION, len(batch) - LOG_OVERHEAD)
-    batch[ATTRIBUTES_POSITION + 1] |= codec
-    struct.pack_into(">I", batch.data, CRC_POSITION, crc32c(batch[ATTRIBUTES_POSITION:]))
-    return batch
+def _compress(data: np.ndarray, spans: np.ndarray, rows: np.ndarray, codec: int, level: int | None) -> np.ndarray:
+    """Compresses the records of the rebuilt batches of these rows of spans, which lie in `data`, sets their CRCs, and
+    points the spans to the batches as they are stored: in the memory that it returns.
+    """
+    starts = spans[rows, 0] - address_of(data) + RECORDS_POSITION
+    framed = compress_blocks(codec, data.data, starts, starts + spans[rows, 1] - RECORDS_POSITION, level)
+    out = np.empty(framed.most_bytes + len(rows) * RECORDS_POSITION, np.uint8)
+    written = packing_kernels.pack_batches(
+        spans, rows, codec, framed.block_bytes, framed.frame_header, framed.blocks, framed.sizes, out
+    )
+    return out[:written]
 
 
 def _joined(address: np.ndarray, size: np.ndarray, sources: list[np.ndarray]) -> np.ndarray:
