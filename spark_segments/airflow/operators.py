@@ -277,8 +277,8 @@ class MirrorOperator(SegmentsOperator):
         return [self.source, self.log_dir, *self.topic_words("--topic")]
 
     def command(self) -> list[str]:
-        given = (self.source_storage_options or {}).items()
-        storage = (word for name, value in given for word in ("--source-storage", f"{name}={value}"))
+        source_options = (self.source_storage_options or {}).items()
+        storage = (word for name, value in source_options for word in ("--source-storage", f"{name}={value}"))
         return [*super().command(), "--once", *storage]
 
 

@@ -66,8 +66,8 @@ def topic_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | Non
 
 def server_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> ServerConfig:
     """The jobs' settings in force. `overrides`, by Kafka's server names, win over `defaults` (see `load_defaults`)."""
-    given = {name: value for name, value in (defaults or {}).items() if name in SERVER_KEYS} | dict(overrides)
-    typed = {name: _known(name, SERVER_KEYS).parse(value) for name, value in given.items()}
+    settings = {name: value for name, value in (defaults or {}).items() if name in SERVER_KEYS} | dict(overrides)
+    typed = {name: _known(name, SERVER_KEYS).parse(value) for name, value in settings.items()}
     return ServerConfig(**{name.replace(".", "_"): value for name, value in typed.items()})
 
 

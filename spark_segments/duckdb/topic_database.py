@@ -368,9 +368,9 @@ class TopicDatabase:
                 alike.setdefault(topic.casefold(), []).append(topic)
         named: list[str] = []
         for name, group in alike.items():
-            known = {topic for topic in group if topic in self._tables}
+            tables = {topic for topic in group if topic in self._tables}
             meant = [topic for topic in group if re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.-])", query)]
-            chosen = known.union(meant or ([group[0]] if len(group) == 1 else []))
+            chosen = tables.union(meant or ([group[0]] if len(group) == 1 else []))
             if len(chosen) > 1 or (not chosen and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text)):
                 raise InvalidOptionError(
                     "DuckDB does not tell the names of these topics apart",
@@ -403,10 +403,10 @@ def _said(error: Exception, query: str) -> tuple[str, str]:
     kind = _OF_A_VALUE.search(text)
     if kind is None:
         return "The query cannot be run", text
-    said, _, _ = text.partition("\n\nLINE ")
+    message, _, _ = text.partition("\n\nLINE ")
     for literal in re.findall("'([^']*)'", query):
-        said = said.replace(f"'{literal}'", "").replace(f'"{literal}"', "")
-    if text.startswith(said) or re.search(r"['\"\n]|(?<!\w)\d", said):
+        message = message.replace(f"'{literal}'", "").replace(f'"{literal}"', "")
+    if text.startswith(message) or re.search(r"['\"\n]|(?<!\w)\d", message):
         return "The query cannot be run: a value does not fit what is done with it", f"DuckDB's {kind[0]}"
     return "The query cannot be run", text
 

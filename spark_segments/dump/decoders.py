@@ -138,10 +138,10 @@ def _with_control(entry: Entry) -> Entry:
     if kind not in _CONTROL or entry["value"] is None:
         return entry
     try:
-        said = _json(_whole(_kios(_CONTROL_MESSAGES[kind], 0), entry["value"], 0))
+        message = _json(_whole(_kios(_CONTROL_MESSAGES[kind], 0), entry["value"], 0))
     except ValueError:  # shown as a record of its type, then
         return entry
-    return entry | {"decoded": {_CONTROL[kind]: said}}
+    return entry | {"decoded": {_CONTROL[kind]: message}}
 
 
 def _kios(message: str, version: int) -> Any:
@@ -165,13 +165,13 @@ def _whole(entity: Any, data: bytes, at: int) -> Any:
 
 def _json(message: Any) -> dict[str, Any]:
     """A message as Kafka's own JSON: names as Kafka has them, tagged fields where they are not the default."""
-    said = {}
+    fields = {}
     for field in dataclasses.fields(message):
         value = getattr(message, field.name)
         if "tag" in field.metadata and value == field.default:
             continue
-        said[_camel_case(field.name)] = _json_value(value, field.metadata.get("kafka_type"))
-    return said
+        fields[_camel_case(field.name)] = _json_value(value, field.metadata.get("kafka_type"))
+    return fields
 
 
 @cache

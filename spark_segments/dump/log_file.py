@@ -169,9 +169,9 @@ def _batches(batches: BatchTable) -> Iterator[Entry]:
         yield {"kind": "batch", **dict(zip(names, values, strict=True))}
 
 
-def _or_none(known: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _or_none(flags: np.ndarray, values: np.ndarray) -> np.ndarray:
     result = values.astype(object)
-    result[~known] = None
+    result[~flags] = None
     return result
 
 

@@ -72,11 +72,11 @@ def _shown(content: Any) -> str:
 def _segment(data: dict[str, Any]) -> str:
     epochs = ", ".join(f"{epoch['leaderEpoch']}={epoch['offset']}" for epoch in data["segmentLeaderEpochs"])
     in_snapshot = "segmentId" in data
-    known = "" if in_snapshot else f", brokerId={data['brokerId']}"
+    broker = "" if in_snapshot else f", brokerId={data['brokerId']}"
     at = "" if in_snapshot else f", eventTimestampMs={data['eventTimestampMs']}"
     name = f"Snapshot{{segmentId={data['segmentId']}" if in_snapshot else f"{{{_segment_id(data)}"
     return (
-        f"RemoteLogSegmentMetadata{name}, startOffset={data['startOffset']}, endOffset={data['endOffset']}{known}"
+        f"RemoteLogSegmentMetadata{name}, startOffset={data['startOffset']}, endOffset={data['endOffset']}{broker}"
         f", maxTimestampMs={data['maxTimestampMs']}{at}, segmentLeaderEpochs={{{epochs}}}"
         f", segmentSizeInBytes={data['segmentSizeInBytes']}, customMetadata={_custom(data)}"
         f", state={_state(_SEGMENT_STATES, data['remoteLogSegmentState'])}}}"
@@ -131,8 +131,8 @@ _REMOTE: dict[Any, Callable[[dict[str, Any]], str]] = {
 
 
 def _control(entry: Entry) -> str:
-    for name, said in entry.get("decoded", {}).items():
-        return f" {name} {_shown(said)}"
+    for name, content in entry.get("decoded", {}).items():
+        return f" {name} {_shown(content)}"
     if "coordinatorEpoch" in entry:
         return f" endTxnMarker: {entry['controlType']} coordinatorEpoch: {entry['coordinatorEpoch']}"
     return f" controlType: {entry['controlType']}({entry['controlTypeId']})"

@@ -29,12 +29,12 @@ def open_store(location: Location, retries: Mapping[str, Any]) -> Any:
 def _open_s3(location: Location, settings: dict[str, Any]) -> Any:
     from obstore.store import S3Store
 
-    given = values(location.options, S3)
-    config: Any = {**same(location.options, "aws_"), **given}
-    if "endpoint" in given:
-        _check_endpoint(given["endpoint"], "aws_endpoint_url", "aws_allow_http", settings)
-        config["aws_endpoint_url_s3"] = given["endpoint"]  # which wins, and may be in the environment
-    provider = None if is_true(given, "skip_signature") else _s3_credentials(location, config)
+    options = values(location.options, S3)
+    config: Any = {**same(location.options, "aws_"), **options}
+    if "endpoint" in options:
+        _check_endpoint(options["endpoint"], "aws_endpoint_url", "aws_allow_http", settings)
+        config["aws_endpoint_url_s3"] = options["endpoint"]  # which wins, and may be in the environment
+    provider = None if is_true(options, "skip_signature") else _s3_credentials(location, config)
     config.setdefault("region", getattr(provider, "config", {}).get("region", "us-east-1"))
     return S3Store(location.bucket, config=config, credential_provider=provider, **settings)
 
@@ -48,14 +48,14 @@ def _s3_credentials(location: Location, config: dict[str, str]) -> Any:
     keys: dict[str, Any] = {theirs: config.pop(ours) for ours, theirs in names.items() if ours in config}
     if len({"access_key_id", "secret_access_key"} & keys.keys()) == 1:
         raise InvalidOptionError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY go together", found="only one of them")
-    given = values(location.options, BOTO3)
-    if "role_arn" in given:
-        role = {"RoleArn": given["role_arn"], "RoleSessionName": given.get("role_session_name", "spark-segments")}
+    options = values(location.options, BOTO3)
+    if "role_arn" in options:
+        role = {"RoleArn": options["role_arn"], "RoleSessionName": options.get("role_session_name", "spark-segments")}
         return _boto3("Roles to take on").StsCredentialProvider(boto3_session(location), **role)
     if keys:
         # Not by `config`: obstore would put a token of the environment beside them.
         return lambda: {"token": None, "expires_at": None, **keys}
-    is_meant = "profile" in given or _is_there("AWS_SHARED_CREDENTIALS_FILE", "credentials")
+    is_meant = "profile" in options or _is_there("AWS_SHARED_CREDENTIALS_FILE", "credentials")
     if "AWS_ACCESS_KEY_ID" in os.environ or not (is_meant or _is_there("AWS_CONFIG_FILE", "config")):
         return None
     try:
@@ -88,9 +88,9 @@ def boto3_session(location: Location) -> Any:
 
     keys, profile = values(location.options, S3), values(location.options, BOTO3).get("profile")
     names = [name for name in ("access_key_id", "secret_access_key", "session_token") if name in keys]
-    given: Any = {f"aws_{name}": keys[name] for name in names} if names else {"profile_name": profile}
+    credentials: Any = {f"aws_{name}": keys[name] for name in names} if names else {"profile_name": profile}
     try:
-        return boto3.Session(**given, region_name=keys.get("region"))
+        return boto3.Session(**credentials, region_name=keys.get("region"))
     except BotoCoreError as error:  # such as a profile that is not there
         raise StorageError(f"boto3 takes no such settings: {location.hidden(str(error))}", path=location.uri) from error
 
@@ -98,22 +98,22 @@ def boto3_session(location: Location) -> Any:
 def _open_gcs(location: Location, settings: dict[str, Any]) -> Any:
     from obstore.store import GCSStore
 
-    given = values(location.options, GCS)
-    if "base_url" in given:
-        _check_endpoint(given["base_url"], "google_base_url", None, settings)
-    config: Any = {**same(location.options, "google_"), **given}
+    options = values(location.options, GCS)
+    if "base_url" in options:
+        _check_endpoint(options["base_url"], "google_base_url", None, settings)
+    config: Any = {**same(location.options, "google_"), **options}
     return GCSStore(location.bucket, config=config, **settings)
 
 
 def _open_azure(location: Location, settings: dict[str, Any]) -> Any:
     from obstore.store import AzureStore
 
-    given = values(location.options, AZURE)
+    options = values(location.options, AZURE)
     account, _, authority = location.host.partition(".")
-    config: Any = {**same(location.options, "azure_"), **given}
+    config: Any = {**same(location.options, "azure_"), **options}
     if account:
         config["account_name"] = account
-    if is_true(given, "use_emulator"):
+    if is_true(options, "use_emulator"):
         # Not by its own option, which takes the address from the environment alone.
         del config["use_emulator"]
         if "account_name" not in config:
@@ -136,16 +136,16 @@ def _open_azure(location: Location, settings: dict[str, Any]) -> Any:
 
 
 def _client_options(location: Location) -> dict[str, Any]:
-    given: dict[str, Any] = values(location.options, CLIENT)
-    made = {"timeout": _TIMEOUT, **given, "allow_http": is_true(given, "allow_http")}
+    options: dict[str, Any] = values(location.options, CLIENT)
+    client = {"timeout": _TIMEOUT, **options, "allow_http": is_true(options, "allow_http")}
     for name in ("timeout", "connect_timeout"):
-        if name in given:
+        if name in options:
             try:
-                made[name] = timedelta(milliseconds=duration_ms(given[name], "s"))
+                client[name] = timedelta(milliseconds=duration_ms(options[name], "s"))
             except InvalidOptionError as error:
                 error.message, error.expected = f"Storage option {name} is no duration", "as in 30s or 2m"
                 raise
-    return made
+    return client
 
 
 def _check_endpoint(text: str, name: str, flag: str | None, settings: dict[str, Any]) -> None:

@@ -76,11 +76,13 @@ class LocalFiles:
     def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
         with open(path, "rb", buffering=0) as file:
             rest = max(os.fstat(file.fileno()).st_size - offset, 0)
-            wanted = rest if length is None else min(length, rest)
-            buffer = pa.allocate_buffer(wanted)  # Arrow's pool keeps its pages: far cheaper than fresh pages when large
+            length_read = rest if length is None else min(length, rest)
+            buffer = pa.allocate_buffer(
+                length_read
+            )  # Arrow's pool keeps its pages: far cheaper than fresh pages when large
             view = memoryview(buffer)
             got = 0
-            while got < wanted:  # Linux returns at most 2 GiB per call
+            while got < length_read:  # Linux returns at most 2 GiB per call
                 count = os.preadv(file.fileno(), [view[got:]], offset + got)
                 if count == 0:
                     break

@@ -69,10 +69,10 @@ class ObjectStore:
         if length == 0:
             self.size(path)  # raises for a file that is missing
             return pa.py_buffer(b"")
-        wanted = {"offset": offset} if length is None else (offset, offset + length)
+        byte_range = {"offset": offset} if length is None else (offset, offset + length)
         try:
             with _errors():
-                options: Any = {"range": wanted} if length is not None or offset else None
+                options: Any = {"range": byte_range} if length is not None or offset else None
                 return pa.py_buffer(self.store.get(_key(path), options=options).bytes())
         except OSError as error:
             # A range that begins at the end of the file or behind it is an error to stores.

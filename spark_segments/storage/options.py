@@ -118,10 +118,10 @@ def values(options: Mapping[str, str], table: Mapping[str, tuple[str, ...]]) -> 
     Keys come from the options alone. obstore and boto3 read the keys of the environment themselves, all together: a key
     from the options with a token from the environment would not match.
     """
-    given = {name.lower(): text for name, text in options.items()}
+    by_name = {name.lower(): text for name, text in options.items()}
     chosen = {}
     for ours, names in table.items():
-        texts = [given[name] for name in names if name in given]
+        texts = [by_name[name] for name in names if name in by_name]
         if not texts and ours not in ("access_key_id", "secret_access_key", "session_token"):
             variables = [name.upper() for name in names if name.startswith(("aws_", "azure_", "google_"))]
             texts = [os.environ[name] for name in variables if os.environ.get(name)]
@@ -132,10 +132,10 @@ def values(options: Mapping[str, str], table: Mapping[str, tuple[str, ...]]) -> 
 
 def same(options: Mapping[str, str], prefix: str) -> dict[str, str]:
     """The options with a prefix that obstore takes unchanged."""
-    given = {name.lower(): text for name, text in options.items()}
-    return {name: given[name] for name in _SAME.split() if name.startswith(prefix) and name in given}
+    by_name = {name.lower(): text for name, text in options.items()}
+    return {name: by_name[name] for name in _SAME.split() if name.startswith(prefix) and name in by_name}
 
 
-def is_true(given: Mapping[str, str], name: str) -> bool:
+def is_true(options: Mapping[str, str], name: str) -> bool:
     """Whether an option is there and true."""
-    return given.get(name, "false").strip().lower() in ("true", "1", "yes", "on", "y", "t")
+    return options.get(name, "false").strip().lower() in ("true", "1", "yes", "on", "y", "t")

@@ -306,21 +306,21 @@ class Storage:
 
     def delete(self, paths: str | Iterable[str]) -> None:
         """Removes files. A missing file is no error. Directories stay."""
-        wanted = [paths] if isinstance(paths, str) else list(paths)
-        full = [self._changed(path) for path in wanted]
+        all_paths = [paths] if isinstance(paths, str) else list(paths)
+        full = [self._changed(path) for path in all_paths]
         if full:
-            self._retried(lambda _: self._files().delete(full), wanted[0] if len(wanted) == 1 else "")
+            self._retried(lambda _: self._files().delete(full), all_paths[0] if len(all_paths) == 1 else "")
 
     def at_once(self, work: Callable[[S], T], items: Iterable[S]) -> Sequence[T]:
         """`[work(item) for item in items]`, by threads on an object store, where the work is mostly waiting.
 
         The first error is raised once all work that had begun has ended.
         """
-        wanted = list(items)
-        if len(wanted) < 2 or self.is_local:
-            return list(map(work, wanted))
-        with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
-            return list(pool.map(work, wanted))
+        all_items = list(items)
+        if len(all_items) < 2 or self.is_local:
+            return list(map(work, all_items))
+        with ThreadPoolExecutor(min(_THREADS, len(all_items))) as pool:
+            return list(pool.map(work, all_items))
 
     # The clock
 
