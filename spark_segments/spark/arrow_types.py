@@ -21,12 +21,12 @@ def to_arrow_type(kind: DataType) -> pa.DataType:
 
     make: Any = types.to_arrow_type
     try:
-        made: pa.DataType = make(kind, timezone="UTC")
+        arrow_type: pa.DataType = make(kind, timezone="UTC")
     except TypeError as error:
         if "timezone" not in str(error):
             raise
-        made = make(kind)  # PySpark 4.0 and 4.1, whose times are in UTC and nothing else
-    return made
+        arrow_type = make(kind)  # PySpark 4.0 and 4.1, whose times are in UTC and nothing else
+    return arrow_type
 
 
 def without_times(kind: pa.DataType) -> pa.DataType:

@@ -34,10 +34,10 @@ def wanted_offsets(
     partitions = subscribed_partitions(options.topics, snapshots, skip_missing=not options.fail_on_data_loss)
     for limit in (options.start, options.end):
         check_complete(limit, partitions)
-    wanted = {}
+    bounds = {}
     for topic, numbers in partitions.items():
-        wanted[topic] = _wanted_of_topic(options, snapshots[topic], numbers, offsets_for_times)
-    return wanted
+        bounds[topic] = _wanted_of_topic(options, snapshots[topic], numbers, offsets_for_times)
+    return bounds
 
 
 def _wanted_of_topic(
@@ -49,7 +49,7 @@ def _wanted_of_topic(
     ends = {number: readable[number][1] for number in numbers}
     starts = resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
     stops = resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
-    wanted = {}
+    ranges = {}
     for number in numbers:
         start, stop = starts[number], stops[number]
         check_is_there(options, topic, number, start)
@@ -59,8 +59,8 @@ def _wanted_of_topic(
             check_in_log(options.start, topic, number, start, bounds[number])
             check_in_log(options.end, topic, number, stop, bounds[number])
             _check_order(options, topic, number, start, stop, ends[number])
-        wanted[number] = start, stop
-    return wanted
+        ranges[number] = start, stop
+    return ranges
 
 
 def check_holes(snapshot: Snapshot, offsets: Offsets) -> None:

@@ -47,12 +47,12 @@ class OptionValues:
         """`names`: the options of the reader or writer. `side`: which of the two, for messages."""
         self._values = {key.lower(): str(value) for key, value in options.items()}
         spelt = {key.lower(): key for key in options}
-        known = {name.lower(): name for name in names}
-        for name in sorted(self._values.keys() - known.keys() - _FOREIGN_NAMES):
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS)
+        spellings = {name.lower(): name for name in names}
+        for name in sorted(self._values.keys() - spellings.keys() - _FOREIGN_NAMES):
+            nearest = difflib.get_close_matches(name, spellings, n=1, cutoff=_LIKENESS)
             if nearest and not name.startswith(_FOREIGN_PREFIXES):
                 raise InvalidOptionError(
-                    f"Unknown option {spelt[name]} of the {side}", hint=f"Did you mean {known[nearest[0]]}?"
+                    f"Unknown option {spelt[name]} of the {side}", hint=f"Did you mean {spellings[nearest[0]]}?"
                 )
 
     def has(self, name: str) -> bool:
@@ -128,15 +128,15 @@ class OptionValues:
         """{"topic": {"0": number}, "other": "word"} as ({other: number}, {(topic, 0): number}); a word in any case."""
 
         def parse(value: str) -> tuple[dict[str, int], dict[TopicPartition, int]]:
-            whole: dict[str, int] = {}
+            topics: dict[str, int] = {}
             parts: dict[TopicPartition, int] = {}
             for topic, numbers in json_object(value).items():
                 if isinstance(numbers, str) and numbers.lower() in words:
-                    whole[topic] = words[numbers.lower()]
+                    topics[topic] = words[numbers.lower()]
                     continue
                 for partition, number in _object(numbers).items():
                     parts[topic, _partition_number(partition)] = whole_number(number, at_least)
-            return whole, parts
+            return topics, parts
 
         return self.parsed(name, parse, expected)
 

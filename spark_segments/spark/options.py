@@ -206,8 +206,8 @@ class WriteOptions:
 
 def is_read(options: Mapping[str, str]) -> bool:
     """Whether options name topics to read and where: a data source is made before Spark says what it is for."""
-    given = {key.lower() for key in options}
-    return "path" in given and any(name.lower() in given for name in _TOPIC_OPTIONS)
+    names = {key.lower() for key in options}
+    return "path" in names and any(name.lower() in names for name in _TOPIC_OPTIONS)
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -225,95 +225,97 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
 
     As in the Kafka connector, a stream begins at the latest offset by default, and a batch read at the earliest.
     """
-    given = OptionValues(options, READER_OPTIONS, "reader")
+    values = OptionValues(options, READER_OPTIONS, "reader")
     for name, instead in _REFUSED_BY_STREAMS.items():
-        if given.text(name) is not None:
+        if values.text(name) is not None:
             raise InvalidOptionError(f"Option {name} is not valid in streams", hint=instead)
-    delay_ms = given.parsed("maxTriggerDelay", _quantity(duration_ms), "a time such as 500ms, 30s, 15m or 1h")
+    delay_ms = values.parsed("maxTriggerDelay", _quantity(duration_ms), "a time such as 500ms, 30s, 15m or 1h")
     return StreamOptions(
         read=load_options(options, LATEST_OFFSET),
-        max_offsets=given.number("maxOffsetsPerTrigger", at_least=1),
-        min_offsets=given.number("minOffsetsPerTrigger", at_least=1),
+        max_offsets=values.number("maxOffsetsPerTrigger", at_least=1),
+        min_offsets=values.number("minOffsetsPerTrigger", at_least=1),
         max_delay_ms=DEFAULT_MAX_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
     )
 
 
 def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> ReadOptions:
     """The options of a load, which may be a batch read or a stream: Spark says which only when a query begins."""
-    given = OptionValues(options, READER_OPTIONS, "reader")
-    _refuse_unsupported(given, _UNSUPPORTED_BY_READER)
-    most, least = given.number("maxOffsetsPerTrigger", at_least=1), given.number("minOffsetsPerTrigger", at_least=1)
+    values = OptionValues(options, READER_OPTIONS, "reader")
+    _refuse_unsupported(values, _UNSUPPORTED_BY_READER)
+    most, least = values.number("maxOffsetsPerTrigger", at_least=1), values.number("minOffsetsPerTrigger", at_least=1)
     if most is not None and least is not None and least > most:
         raise InvalidOptionError(
             "Option minOffsetsPerTrigger is above maxOffsetsPerTrigger", expected=f"at most {most}", found=least
         )
-    topics = _topics(given)
-    start = _limit(given, "starting", default_start)
-    end = _limit(given, "ending", LATEST_OFFSET)
+    topics = _topics(values)
+    start = _limit(values, "starting", default_start)
+    end = _limit(values, "ending", LATEST_OFFSET)
     _check_order(start, end)
-    version, timestamp_ms = _as_of(given, topics)
-    latest = given.choice("view", (LATEST_VIEW,), "") == LATEST_VIEW
-    if given.text("includeTombstones") is not None and not latest:
+    version, timestamp_ms = _as_of(values, topics)
+    latest = values.choice("view", (LATEST_VIEW,), "") == LATEST_VIEW
+    if values.text("includeTombstones") is not None and not latest:
         raise InvalidOptionError("Option includeTombstones needs the option view=latest")
-    strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    strategy = values.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     return ReadOptions(
-        location=_location(given),
+        location=_location(values),
         topics=topics,
         start=start,
         end=end,
         latest_where_no_time_matches=strategy == "latest",
-        min_partitions=given.number("minPartitions", at_least=1),
-        max_records_per_partition=given.number("maxRecordsPerPartition", at_least=1),
-        max_partition_bytes=given.parsed("maxPartitionBytes", _SPARK_SIZE, "a size in bytes, or one such as 64m or 1g"),
-        include_headers=given.flag("includeHeaders", False),
-        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        min_partitions=values.number("minPartitions", at_least=1),
+        max_records_per_partition=values.number("maxRecordsPerPartition", at_least=1),
+        max_partition_bytes=values.parsed(
+            "maxPartitionBytes", _SPARK_SIZE, "a size in bytes, or one such as 64m or 1g"
+        ),
+        include_headers=values.flag("includeHeaders", False),
+        fail_on_data_loss=values.flag("failOnDataLoss", True),
         version=version,
         timestamp_ms=timestamp_ms,
         latest=latest,
-        include_tombstones=given.flag("includeTombstones", True),
-        isolation_level=given.choice("isolation.level", (READ_UNCOMMITTED, READ_COMMITTED), READ_UNCOMMITTED),
-        formats=_formats(given),
+        include_tombstones=values.flag("includeTombstones", True),
+        isolation_level=values.choice("isolation.level", (READ_UNCOMMITTED, READ_COMMITTED), READ_UNCOMMITTED),
+        formats=_formats(values),
     )
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of a write. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
-    given = OptionValues(options, WRITER_OPTIONS, "writer")
-    _refuse_unsupported(given, _UNSUPPORTED_BY_WRITER)
-    _refuse_unsupported(given, _TOPIC_SETTINGS)
-    app_id, version = given.text("txnAppId"), given.number("txnVersion", at_least=0)
+    values = OptionValues(options, WRITER_OPTIONS, "writer")
+    _refuse_unsupported(values, _UNSUPPORTED_BY_WRITER)
+    _refuse_unsupported(values, _TOPIC_SETTINGS)
+    app_id, version = values.text("txnAppId"), values.number("txnVersion", at_least=0)
     if (app_id is None) != (version is None):
         raise InvalidOptionError(
             "Options txnAppId and txnVersion go together",
             found=f"only {'txnAppId' if version is None else 'txnVersion'}",
             hint="txnAppId names the job, txnVersion is a number that rises with each of its writes",
         )
-    once = given.text("appendOnce") or ("" if given.has("appendOnce") else None)  # an empty key is an error
+    once = values.text("appendOnce") or ("" if values.has("appendOnce") else None)  # an empty key is an error
     if once is not None and app_id is not None:
         raise InvalidOptionError("Options appendOnce and txnAppId cannot be combined", hint="Give one of the two")
-    batch_bytes = given.number("batch.size", at_least=0)
+    batch_bytes = values.number("batch.size", at_least=0)
     return WriteOptions(
-        location=_location(given),
-        topic=given.text("topic"),
-        compression_type=given.text("compression.type"),
+        location=_location(values),
+        topic=values.text("topic"),
+        compression_type=values.text("compression.type"),
         batch_bytes=None if batch_bytes is None else max(1, batch_bytes),  # 0 is a record a batch, as in Kafka
         txn=None if app_id is None or version is None else (app_id, version),
         once=once,
-        formats=_formats(given),
+        formats=_formats(values),
     )
 
 
-def _formats(given: OptionValues) -> dict[str, str]:
+def _formats(values: OptionValues) -> dict[str, str]:
     """The options that say what keys and values are; values/ knows what they mean."""
-    texts = {name: given.text(name) for name in VALUE_OPTIONS}
+    texts = {name: values.text(name) for name in VALUE_OPTIONS}
     return {name: value for name, value in texts.items() if value is not None}
 
 
 def ignored_by_reader(options: Mapping[str, str]) -> list[str]:
     """What a batch read leaves unheeded although it was asked for, a sentence each."""
-    given = OptionValues(options, READER_OPTIONS, "reader")
+    values = OptionValues(options, READER_OPTIONS, "reader")
     sentences = ignored_by_stream(options)
-    limits = [name for name in TRIGGER_OPTIONS if given.has(name)]
+    limits = [name for name in TRIGGER_OPTIONS if values.has(name)]
     if limits:
         sentences.append(
             f"A batch read has no use for {' and '.join(limits)}: it is read as a whole. They are limits of streams"
@@ -328,9 +330,9 @@ def ignored_by_stream(options: Mapping[str, str]) -> list[str]:
 
 def ignored_by_writer(options: Mapping[str, str]) -> list[str]:
     """What a write leaves unheeded although it was asked for, a sentence each."""
-    given = OptionValues(options, WRITER_OPTIONS, "writer")
-    sentences = _misspelt_settings(given, WRITER_OPTIONS)
-    if given.has("kafka.partitioner.class"):
+    values = OptionValues(options, WRITER_OPTIONS, "writer")
+    sentences = _misspelt_settings(values, WRITER_OPTIONS)
+    if values.has("kafka.partitioner.class"):
         sentences.append(
             "kafka.partitioner.class is not run: a record goes where the column partition says, else where Kafka's "
             "default partitioner puts its key. Compute the column partition to have it elsewhere"
@@ -338,14 +340,14 @@ def ignored_by_writer(options: Mapping[str, str]) -> list[str]:
     return sentences
 
 
-def _misspelt_settings(given: OptionValues, options: Iterable[str]) -> list[str]:
+def _misspelt_settings(values: OptionValues, options: Iterable[str]) -> list[str]:
     """A sentence for each option under `kafka.` that is neither a setting of Kafka's clients nor one of the `options`.
 
     It is no error: the connector gives such a name to Kafka's client, which warns of it, too, and goes on.
     """
     prefixable = {name.lower() for name in options if "." in name}
     sentences = []
-    for name in sorted(given.prefixed(KAFKA_PREFIX)):
+    for name in sorted(values.prefixed(KAFKA_PREFIX)):
         if name in prefixable or is_setting(name):
             continue
         sentence = f"{KAFKA_PREFIX}{name} is no setting of Kafka's clients, and has no effect"
@@ -356,9 +358,9 @@ def _misspelt_settings(given: OptionValues, options: Iterable[str]) -> list[str]
     return sentences
 
 
-def _refuse_unsupported(given: OptionValues, options: Mapping[str, str]) -> None:
+def _refuse_unsupported(values: OptionValues, options: Mapping[str, str]) -> None:
     for name, instead in options.items():
-        if given.has(name):
+        if values.has(name):
             raise InvalidOptionError(f"Option {name} is not supported", hint=instead)
 
 
@@ -380,10 +382,10 @@ def _quantity(parse: Callable[[str], int], at_least: int = 0) -> Callable[[str],
 _SPARK_SIZE = _quantity(partial(size_bytes, kilobyte=1024), at_least=1)  # MB, too, are powers of 1024
 
 
-def _as_of(given: OptionValues, topics: Topics) -> tuple[int | None, int | None]:
+def _as_of(values: OptionValues, topics: Topics) -> tuple[int | None, int | None]:
     """(version, time in ms): at most one of them."""
-    version = given.number("versionAsOf", at_least=0)
-    timestamp_ms = given.parsed(
+    version = values.number("versionAsOf", at_least=0)
+    timestamp_ms = values.parsed(
         "timestampAsOf", _quantity(iso_ms), "milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00Z"
     )
     if version is not None and timestamp_ms is not None:
@@ -396,21 +398,21 @@ def _as_of(given: OptionValues, topics: Topics) -> tuple[int | None, int | None]
     return version, timestamp_ms
 
 
-def _location(given: OptionValues) -> LogDirLocation:
-    path, several = given.text("path"), given.text("paths")
+def _location(values: OptionValues) -> LogDirLocation:
+    path, several = values.text("path"), values.text("paths")
     if path is None:
         raise InvalidOptionError(
             "No log directory was given" if several is None else "A read takes a single log directory",
             found=several,
             hint='Give the location as the path: .load("/data/log"), .save("/data/log") or .option("path", …)',
         )
-    return LogDirLocation(path, given.prefixed(STORAGE_PREFIX))
+    return LogDirLocation(path, values.prefixed(STORAGE_PREFIX))
 
 
-def _topics(given: OptionValues) -> Topics:
-    chosen = [name for name in _TOPIC_OPTIONS if given.text(name) is not None]
+def _topics(values: OptionValues) -> Topics:
+    chosen = [name for name in _TOPIC_OPTIONS if values.text(name) is not None]
     if len(chosen) != 1:
-        writes = given.text("topic") is not None
+        writes = values.text("topic") is not None
         raise InvalidOptionError(
             "A reader needs to know its topics",
             expected=f"exactly one of the options {', '.join(_TOPIC_OPTIONS)}",
@@ -418,7 +420,7 @@ def _topics(given: OptionValues) -> Topics:
             hint="The option topic is the writer's; a reader's is subscribe" if writes else None,
         )
     if chosen == ["subscribe"]:
-        names = [name.strip() for name in (given.text("subscribe") or "").split(",")]
+        names = [name.strip() for name in (values.text("subscribe") or "").split(",")]
         names = list(dict.fromkeys(filter(None, names)))
         if not names:
             raise InvalidOptionError(
@@ -427,36 +429,36 @@ def _topics(given: OptionValues) -> Topics:
         return Topics(names=tuple(names))
     if chosen == ["subscribePattern"]:
         return Topics(
-            pattern=given.parsed(
+            pattern=values.parsed(
                 "subscribePattern", python_pattern, "a regular expression that a topic's whole name matches"
             )
         )
-    partitions = given.parsed("assign", _assignment, 'JSON such as {"topicA":[0,1],"topicB":[2,4]}')
+    partitions = values.parsed("assign", _assignment, 'JSON such as {"topicA":[0,1],"topicB":[2,4]}')
     if not partitions:
         raise InvalidOptionError("Option assign names no partition", expected='JSON such as {"topicA":[0,1]}')
     return Topics(partitions=partitions)
 
 
-def _limit(given: OptionValues, side: str, default: int) -> Limit:
+def _limit(values: OptionValues, side: str, default: int) -> Limit:
     """The first of the three ways to say it, in the order in which Spark's Kafka source prefers them."""
     name = f"{side}Timestamp"
-    timestamp_ms = given.number(name, at_least=0)
+    timestamp_ms = values.number(name, at_least=0)
     if timestamp_ms is not None:
         return Limit(name, timestamp_ms=timestamp_ms)
     name = f"{side}OffsetsByTimestamp"
-    timestamps_ms = given.by_partition(name, 'JSON such as {"topicA":{"0":1700000000000}}', at_least=0)
+    timestamps_ms = values.by_partition(name, 'JSON such as {"topicA":{"0":1700000000000}}', at_least=0)
     if timestamps_ms is not None:
         return Limit(name, timestamps_ms=timestamps_ms)
     name = f"{side}Offsets"
     words = {"earliest": EARLIEST, "latest": LATEST_OFFSET}
-    value = given.text(name)
+    value = values.text(name)
     if value is None or value.lower() in words:
         return Limit(name, offset=default if value is None else words[value.lower()])
     expected = (
         'earliest, latest, or JSON such as {"topicA":{"0":23,"1":-1},"topicB":"earliest"}, where -2 is the earliest '
         "and -1 the latest offset"
     )
-    offsets = given.by_topic(name, expected, words, at_least=EARLIEST)
+    offsets = values.by_topic(name, expected, words, at_least=EARLIEST)
     return Limit(name, offsets=offsets[1], topics=offsets[0]) if offsets else Limit(name, offset=default)
 
 
@@ -473,11 +475,11 @@ def _check_order(start: Limit, end: Limit) -> None:
         raise InvalidOptionError(
             f"{start.option} is above {end.option}", expected=f"at most {end.timestamp_ms}", found=start.timestamp_ms
         )
-    whole = (start.topics or {}).keys() | (end.topics or {}).keys()
+    topics = (start.topics or {}).keys() | (end.topics or {}).keys()
     for low, high in ((start.offsets, end.offsets), (start.timestamps_ms, end.timestamps_ms)):
         if low is None or high is None:
             continue
-        low, high = ({key: side[key] for key in side if key[0] not in whole} for side in (low, high))
+        low, high = ({key: side[key] for key in side if key[0] not in topics} for side in (low, high))
         if low.keys() != high.keys():
             raise InvalidOptionError(
                 f"Options {start.option} and {end.option} must name the same partitions",

@@ -76,8 +76,8 @@ class Reader(Versioned, DataSourceReader):
         """The scans of the topics, at the offsets that the options name. Raises what `wanted_offsets` says, and unless
         failOnDataLoss is off, OffsetOutOfRangeError for offsets with a hole.
         """
-        wanted = wanted_offsets(self._options, self._snapshots, offsets_for_times)
-        scans = [self.scan(topic, offsets) for topic, offsets in wanted.items()]
+        bounds = wanted_offsets(self._options, self._snapshots, offsets_for_times)
+        scans = [self.scan(topic, offsets) for topic, offsets in bounds.items()]
         if self._options.fail_on_data_loss:
             for scan in scans:
                 check_holes(scan.snapshot, scan.offsets)

@@ -111,16 +111,16 @@ def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if not pa.types.is_nested(kind):
         return array.cast(kind)
-    whole = pa.concat_arrays([array]) if array.offset else array
+    unsliced = pa.concat_arrays([array]) if array.offset else array
     if pa.types.is_struct(kind):
-        children = [conformed(whole.field(number), kind.field(number).type) for number in range(kind.num_fields)]
+        children = [conformed(unsliced.field(number), kind.field(number).type) for number in range(kind.num_fields)]
     elif pa.types.is_map(kind):
         entries = pa.struct([kind.key_field, kind.item_field])
         pairs = pa.StructArray.from_arrays(
-            [whole.keys, whole.items], fields=[whole.type.key_field, whole.type.item_field]
+            [unsliced.keys, unsliced.items], fields=[unsliced.type.key_field, unsliced.type.item_field]
         )
         children = [conformed(pairs, entries)]
     else:
-        children = [conformed(whole.values, kind.value_type)]
-    buffers = whole.buffers()[: 1 if pa.types.is_struct(kind) else 2]
-    return pa.Array.from_buffers(kind, len(whole), buffers, whole.null_count, children=children)
+        children = [conformed(unsliced.values, kind.value_type)]
+    buffers = unsliced.buffers()[: 1 if pa.types.is_struct(kind) else 2]
+    return pa.Array.from_buffers(kind, len(unsliced), buffers, unsliced.null_count, children=children)

@@ -80,9 +80,9 @@ class Source:
     def reader(self, schema: StructType | pa.Schema) -> Reader:
         from spark_segments.spark.reader import Reader
 
-        given = query_options(self._given, as_struct(schema))
-        options = read_options(given)
-        for sentence in ignored_by_reader(given):
+        all_options = query_options(self._given, as_struct(schema))
+        options = read_options(all_options)
+        for sentence in ignored_by_reader(all_options):
             _log.warning(sentence)
         # Spark sends this object to every task. Tasks need neither the snapshots nor the decoders kept here.
         snapshots, self._snapshots = self._snapshots, None
@@ -100,9 +100,9 @@ class Source:
         self._snapshots, self._readers = None, {}
         try:
             struct = as_struct(schema)
-            given = query_options(self._given, struct)
-            options = stream_options(given)
-            for sentence in ignored_by_stream(given):
+            all_options = query_options(self._given, struct)
+            options = stream_options(all_options)
+            for sentence in ignored_by_stream(all_options):
                 _log.warning(sentence)
             if PYSPARK >= (4, 2):
                 from spark_segments.spark.streams.limited_stream_reader import LimitedStreamReader
@@ -125,15 +125,15 @@ class Source:
         from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 
         schema = as_struct(schema)
-        given = self._write_options(schema)
-        refuse_asynchronous_progress(given)
-        return StreamWriter(write_options(given), schema, overwrite)
+        options = self._write_options(schema)
+        refuse_asynchronous_progress(options)
+        return StreamWriter(write_options(options), schema, overwrite)
 
     def _write_options(self, schema: StructType) -> dict[str, str]:
-        given = query_options(self._given, schema, is_write=True)
-        for sentence in ignored_by_writer(given):
+        options = query_options(self._given, schema, is_write=True)
+        for sentence in ignored_by_writer(options):
             _log.warning(sentence)
-        return given
+        return options
 
 
 def _opened(options: ReadOptions) -> tuple[dict[str, Snapshot], dict[str, Decoders]]:

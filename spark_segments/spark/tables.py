@@ -51,12 +51,12 @@ def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
     A table of a single topic can be read and inserted into where either subscribe or topic names the topic. Raises
     InvalidOptionError for options of the storage.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    if not given.keys() >= _CATALOG_KEYS:
+    settings = {name.lower(): value for name, value in options.items()}
+    if not settings.keys() >= _CATALOG_KEYS:
         return None
     kept = {
         name: value
-        for name, value in given.items()
+        for name, value in settings.items()
         if name not in _NOT_OPTIONS and not name.startswith(_CATALOG_PREFIX)
     }
     secret = sorted(name for name in kept if name.removeprefix(KAFKA_PREFIX).startswith(_SECRET))
@@ -89,17 +89,17 @@ def query_options(options: Mapping[str, str], schema: StructType, *, is_write: b
     be written anywhere. Raises InvalidOptionError where there are no options at all; the error names the ways in which
     a table gets its options, or with `is_write` how an insert gets them.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    if "path" in given:
-        return given
+    settings = {name.lower(): value for name, value in options.items()}
+    if "path" in settings:
+        return settings
     texts = [field.metadata[METADATA_KEY] for field in schema.fields if METADATA_KEY in field.metadata]
     if texts:
         kept: dict[str, str] = json.loads(texts[0])
-        if given.keys() & _TOPIC_OPTIONS:
+        if settings.keys() & _TOPIC_OPTIONS:
             kept = {name: value for name, value in kept.items() if name not in _TOPIC_OPTIONS}
-        return kept | given
-    if not given:
+        return kept | settings
+    if not settings:
         raise InvalidOptionError(
             "No option reaches the data source", hint=f"{_WHAT_INSERTS}. {_WHAT_WORKS}" if is_write else _WHAT_WORKS
         )
-    return given
+    return settings

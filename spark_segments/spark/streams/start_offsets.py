@@ -77,5 +77,5 @@ def is_repeatable(start: Limit) -> bool:
 
 
 def _names(start: Limit, topic: str, number: int) -> bool:
-    given = start.offsets if start.offsets is not None else start.timestamps_ms
-    return given is None or (topic, number) in given or topic in (start.topics or {})
+    starts = start.offsets if start.offsets is not None else start.timestamps_ms
+    return starts is None or (topic, number) in starts or topic in (start.topics or {})

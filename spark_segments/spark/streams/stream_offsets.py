@@ -32,10 +32,10 @@ def to_json(positions: Positions, begin: Mapping[str, Any] | None = None) -> dic
         offsets.setdefault(topic, {})[str(partition)] = position.offset
         if position.topic_id is None:
             continue
-        known = topics.setdefault(topic, {"id": position.topic_id})
-        assert known["id"] == position.topic_id, f"{topic} has two ids"
+        entry = topics.setdefault(topic, {"id": position.topic_id})
+        assert entry["id"] == position.topic_id, f"{topic} has two ids"
         if position.leader_epoch:
-            known.setdefault("leader_epochs", {})[str(partition)] = position.leader_epoch
+            entry.setdefault("leader_epochs", {})[str(partition)] = position.leader_epoch
     # "-" and "." sort before "/", so that the whole is sorted again
     about = {} if begin is None else {"begin": dict(begin)}
     return dict(sorted([(ABOUT, about | {"topics": topics, "version": VERSION}), *offsets.items()]))
@@ -64,10 +64,10 @@ def from_json(offsets: Mapping[str, Any]) -> dict[TopicPartition, Position]:
         for topic, partitions in offsets.items():
             if topic == ABOUT:
                 continue
-            known = topics.get(topic, {})
-            epochs = known.get("leader_epochs", {})
+            entry = topics.get(topic, {})
+            epochs = entry.get("leader_epochs", {})
             for partition, offset in partitions.items():
-                position = Position(int(offset), known.get("id"), epochs.get(partition, 0))
+                position = Position(int(offset), entry.get("id"), epochs.get(partition, 0))
                 positions[topic, int(partition)] = position
         return positions
     except (AttributeError, KeyError, TypeError, ValueError) as error:

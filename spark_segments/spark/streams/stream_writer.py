@@ -34,8 +34,8 @@ def refuse_asynchronous_progress(options: Mapping[str, str]) -> None:
 
     With it a restarted query may give the id of a batch to other rows, which would be taken for a repeat and be lost.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    if str(given.get("asyncprogresstrackingenabled", "false")).strip().lower() == "true":
+    settings = {name.lower(): value for name, value in options.items()}
+    if str(settings.get("asyncprogresstrackingenabled", "false")).strip().lower() == "true":
         raise InvalidOptionError(
             "Option asyncProgressTrackingEnabled cannot be combined with exactly once",
             hint="Leave it out: with it, a restarted query may send other rows under the id of an earlier batch",
