@@ -390,10 +390,10 @@ class Appender:
         """int32[rows]: the partition column where it is set, else murmur2 of the key, else the sticky partition."""
         count = opened.target.partitions
         partitions = murmur2_partitions(batch.column("key"), count)
-        given = batch.column("partition")
-        if given.null_count < len(given):
-            chosen = given.fill_null(-1).to_numpy(zero_copy_only=False)
-            wrong = ~given.is_null().to_numpy(zero_copy_only=False) & ((chosen < 0) | (chosen >= count))
+        column = batch.column("partition")
+        if column.null_count < len(column):
+            chosen = column.fill_null(-1).to_numpy(zero_copy_only=False)
+            wrong = ~column.is_null().to_numpy(zero_copy_only=False) & ((chosen < 0) | (chosen >= count))
             if wrong.any():
                 raise InvalidOptionError(
                     f"Topic {opened.target.topic} has no such partition",

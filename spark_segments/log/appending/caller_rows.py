@@ -68,14 +68,14 @@ def combine(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     a column has more than 2 GiB). Columns that are absent come out as nulls.
     """
     alike = [list(run) for _, run in itertools.groupby(batches, key=lambda batch: batch.schema)]
-    whole = [
+    rows = [
         _with_absent_columns(batch)
         for run in alike
         for batch in pa.Table.from_batches(run).combine_chunks().to_batches()
     ]
-    if len(whole) == 1:
-        return whole
-    combined: list[pa.RecordBatch] = pa.Table.from_batches(whole).combine_chunks().to_batches()
+    if len(rows) == 1:
+        return rows
+    combined: list[pa.RecordBatch] = pa.Table.from_batches(rows).combine_chunks().to_batches()
     return combined
 
 
@@ -149,8 +149,8 @@ def record_batches(data: Any, formats: Mapping[str, str]) -> Iterable[pa.RecordB
     A column, key or value, that `formats` will encode may hold anything: it has one type, that of all rows, so that the
     rows of a generator are all in memory then.
     """
-    given = {name.lower() for name in formats}
-    typed = [name for name in ("key", "value") if f"{name}.format" in given]
+    names = {name.lower() for name in formats}
+    typed = [name for name in ("key", "value") if f"{name}.format" in names]
     if isinstance(data, pa.RecordBatch):
         return [data]
     if isinstance(data, pa.Table):

@@ -135,8 +135,8 @@ def _check_topic_id(snapshot: Snapshot, topic_id: str) -> None:
 
 
 def _rows_of(snapshot: Snapshot, partitions: set[int]) -> dict[int, Partition]:
-    wanted = pc.is_in(snapshot.partitions.column("partition"), pa.array(partitions, pa.int32()))
-    rows = {row.partition: row for row in Partition.of_table(snapshot.partitions.filter(wanted))}
+    mask = pc.is_in(snapshot.partitions.column("partition"), pa.array(partitions, pa.int32()))
+    rows = {row.partition: row for row in Partition.of_table(snapshot.partitions.filter(mask))}
     for number in partitions - rows.keys():
         snapshot.partition(number)  # raises
     return rows

@@ -112,10 +112,10 @@ def _older(storage: Storage, part: AcrossPart, map_bytes: int) -> dict[int, np.n
     return {partition: np.unique(np.concatenate(offsets)) for partition, offsets in older.items() if offsets}
 
 
-def _among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _among(values: np.ndarray, members: np.ndarray) -> np.ndarray:
     """bool[n]: which values are known: those are sorted, and one at least. `isin` would sort them for each batch."""
-    nearest = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return np.asarray(known[nearest] == values)
+    nearest = np.minimum(np.searchsorted(members, values), len(members) - 1)
+    return np.asarray(members[nearest] == values)
 
 
 def _hashes(

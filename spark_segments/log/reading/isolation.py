@@ -43,10 +43,10 @@ def transaction_indexes(segments: pa.Table, scanned: Mapping[str, AbortedTransac
 
     `scanned`: by the path of the .log, the scan's result for a segment whose .txnindex is missing or wrong.
     """
-    wanted = segments.column("txn_index_bytes").to_numpy() > 0
+    mask = segments.column("txn_index_bytes").to_numpy() > 0
     if scanned:
-        wanted |= np.array([path in scanned for path in segments.column("path").to_pylist()], bool)
-    return [_index(segment, scanned) for segment in Segment.of_table(segments.filter(pa.array(wanted)))]
+        mask |= np.array([path in scanned for path in segments.column("path").to_pylist()], bool)
+    return [_index(segment, scanned) for segment in Segment.of_table(segments.filter(pa.array(mask)))]
 
 
 def _index(segment: Segment, scanned: Mapping[str, AbortedTransactions]) -> TransactionIndex:

@@ -138,11 +138,11 @@ def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTE
             assert marks is not None
             superseded = marks[row : row + batch.num_rows]
             row += batch.num_rows
-        wanted = pa.array(~superseded)
+        mask = pa.array(~superseded)
         if not selection.include_tombstones:
-            wanted = pc.and_(wanted, pc.is_valid(batch.column("value")))
+            mask = pc.and_(mask, pc.is_valid(batch.column("value")))
         chosen = batch.select(columns)
-        yield chosen if wanted.true_count == batch.num_rows else filtered(chosen, wanted)
+        yield chosen if mask.true_count == batch.num_rows else filtered(chosen, mask)
 
 
 def _marks(storage: Storage, part: LatestPart, map_bytes: int) -> np.ndarray:
@@ -187,20 +187,20 @@ def _offsets(batch: pa.RecordBatch) -> np.ndarray:
     return offsets
 
 
-def filtered(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.RecordBatch:
-    """The rows of a batch where `wanted` is true. Arrow's own filter (pyarrow 26) does not take columns of views: they
+def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+    """The rows of a batch where `mask` is true. Arrow's own filter (pyarrow 26) does not take columns of views: they
     are copied, and what they point to is not.
     """
     arrays = [
-        _views(column, wanted) if pa.types.is_binary_view(column.type) else column.filter(wanted)
+        _views(column, mask) if pa.types.is_binary_view(column.type) else column.filter(mask)
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
-def _views(array: pa.Array, wanted: pa.BooleanArray) -> pa.Array:
+def _views(array: pa.Array, mask: pa.BooleanArray) -> pa.Array:
     validity, views, *buffers = array.buffers()
-    as_bytes = pa.Array.from_buffers(_VIEW, len(array), [validity, views], offset=array.offset).filter(wanted)
+    as_bytes = pa.Array.from_buffers(_VIEW, len(array), [validity, views], offset=array.offset).filter(mask)
     kept_validity, kept_views = as_bytes.buffers()
     return pa.Array.from_buffers(
         array.type, len(as_bytes), [kept_validity, kept_views, *buffers], offset=as_bytes.offset

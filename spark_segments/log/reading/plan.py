@@ -173,7 +173,7 @@ class _Planner:
                 # The marker of a transaction lies behind its data. So the index that lists data of this segment as
                 # aborted is its own, or that of a later segment.
                 first = bisect_left(transactions, segment.base_offset, key=lambda index: index.base_offset)
-                whole = Part(
+                part = Part(
                     self.snapshot.topic,
                     segment,
                     # A file can have more than its row says: batches that another row stands for, or that an import has
@@ -189,7 +189,7 @@ class _Planner:
                     selection,
                     transactions=tuple(transactions[first:]),
                 )
-                yield from cut(whole, self.max_bytes, self.snapshot.stand_ins.offset_indexes)
+                yield from cut(part, self.max_bytes, self.snapshot.stand_ins.offset_indexes)
 
     def _transactions(self, live: pa.Table) -> list[TransactionIndex]:
         if self.selection.isolation != READ_COMMITTED and self.selection.view is None:
@@ -219,18 +219,18 @@ class ScanPart(Protocol):
 AnyWork = TypeVar("AnyWork", bound=ScanPart)
 
 
-def cut(whole: Part, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Part]:
+def cut(part: Part, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[Part]:
     """A part as parts of about `max_bytes` that together are the part; None: the part itself.
 
     `indexes`: by the path of the .log, offset indexes in memory that stand in for missing files.
     """
-    size_bytes = whole.size_bytes
-    if max_bytes is None or size_bytes <= max_bytes * 1.1 or whole.is_known:
-        return [_begin(whole, indexes)]
+    size_bytes = part.size_bytes
+    if max_bytes is None or size_bytes <= max_bytes * 1.1 or part.is_known:
+        return [_begin(part, indexes)]
     if size_bytes > MOST_SEGMENT_BYTES:
         raise LogDirError(
             "A row of the manifest says more bytes than a segment can have",
-            path=whole.segment.path,
+            path=part.segment.path,
             expected=f"at most {MOST_SEGMENT_BYTES}",
             found=size_bytes,
             hint="Run segments verify",
@@ -238,8 +238,8 @@ def cut(whole: Part, max_bytes: int | None, indexes: Mapping[str, tuple[np.ndarr
     pieces = -(-size_bytes // max_bytes)
     # Each border is computed once for both neighbours. A batch goes to the part in which it begins, so the borders need
     # not be known: a batch over a border is read once, by the part before it.
-    cuts = [whole.start_position + size_bytes * piece // pieces for piece in range(pieces + 1)]
-    return [_begin(replace(whole, start_position=start, end_position=end), indexes) for start, end in pairwise(cuts)]
+    cuts = [part.start_position + size_bytes * piece // pieces for piece in range(pieces + 1)]
+    return [_begin(replace(part, start_position=start, end_position=end), indexes) for start, end in pairwise(cuts)]
 
 
 def pack(

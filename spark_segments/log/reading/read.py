@@ -138,40 +138,40 @@ def _cut_ahead(
     storage: Storage, parts: Iterable[ScanPart], cut_up: Callable[[ScanPart], Sequence[ScanPart]]
 ) -> Iterator[ScanPart]:
     if storage.is_local:
-        for whole in parts:
-            yield from cut_up(whole)
+        for part in parts:
+            yield from cut_up(part)
         return
     ahead: deque[Future[Sequence[ScanPart]]] = deque()
     with ThreadPoolExecutor(INDEXES_AHEAD, thread_name_prefix="index-ahead") as pool:
-        for whole in parts:
-            ahead.append(pool.submit(cut_up, whole))
+        for part in parts:
+            ahead.append(pool.submit(cut_up, part))
             if len(ahead) > INDEXES_AHEAD:
                 yield from ahead.popleft().result()
         while ahead:
             yield from ahead.popleft().result()
 
 
-def _cut_up(storage: Storage, indexes: Indexes, whole: ScanPart) -> Sequence[ScanPart]:
-    if not isinstance(whole, Part) or whole.is_known:
-        return [whole]
-    if whole.size_bytes <= PIECE_BYTES or whole.look_up.byte_position or whole.segment.path in indexes:
-        return cut(whole, PIECE_BYTES if whole.segment.path in indexes else None, indexes)
-    segment, positions = whole.segment, range(whole.start_position, whole.end_position)
+def _cut_up(storage: Storage, indexes: Indexes, part: ScanPart) -> Sequence[ScanPart]:
+    if not isinstance(part, Part) or part.is_known:
+        return [part]
+    if part.size_bytes <= PIECE_BYTES or part.look_up.byte_position or part.segment.path in indexes:
+        return cut(part, PIECE_BYTES if part.segment.path in indexes else None, indexes)
+    segment, positions = part.segment, range(part.start_position, part.end_position)
     pieces = SegmentFile(storage, segment).pieces_between(
-        range(whole.start_offset, whole.end_offset), positions, PIECE_BYTES
+        range(part.start_offset, part.end_offset), positions, PIECE_BYTES
     )
-    begins_later = pieces[0][0] > max(whole.start_position, segment.byte_position)
-    ends_earlier = pieces[-1][1] < min(whole.end_position, segment.end_position)
+    begins_later = pieces[0][0] > max(part.start_position, segment.byte_position)
+    ends_earlier = pieces[-1][1] < min(part.end_position, segment.end_position)
     last = len(pieces) - 1
     return [
         replace(
-            whole,
+            part,
             start_position=start,
             end_position=end,
             look_up=LookUp(
                 begin,
-                whole.start_offset if begins_later and number == 0 else None,
-                whole.end_offset if ends_earlier and number == last else None,
+                part.start_offset if begins_later and number == 0 else None,
+                part.end_offset if ends_earlier and number == last else None,
             ),
         )
         for number, (start, end, begin) in enumerate(pieces)

@@ -194,9 +194,9 @@ class Scan(Prints):
         return duckdb.from_arrow(reader) if connection is None else connection.from_arrow(reader)
 
     def _printed(self) -> Printed:
-        chosen, said = self.selection, {"topic": self.snapshot.topic, "version": self.snapshot.version}
-        said |= {"view": chosen.view} if chosen.view is not None else {}
-        facts = said | {"isolation": chosen.isolation, "columns": ", ".join(self.schema.names)}
+        chosen, fields = self.selection, {"topic": self.snapshot.topic, "version": self.snapshot.version}
+        fields |= {"view": chosen.view} if chosen.view is not None else {}
+        facts = fields | {"isolation": chosen.isolation, "columns": ", ".join(self.schema.names)}
         rows = [
             [number, start, end, Bytes(_file_bytes(self.snapshot, number, start, end))]
             for number, ranges in sorted(self.offsets.items())

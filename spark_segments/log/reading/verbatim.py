@@ -145,11 +145,11 @@ class PartitionLog:
                 if data and number - first >= most_files:
                     break
                 for window in self._windows(segment, max(following, segment.base_offset), left, place):
-                    wanted = window.between(following, end_offset)
-                    sizes = wanted.batches.size.cumsum()
+                    batches = window.between(following, end_offset)
+                    sizes = batches.batches.size.cumsum()
                     fits = int(np.searchsorted(sizes, left, side="right"))
                     fits = max(fits, 1 if at_least_one and not data else 0)
-                    taken = wanted if fits >= len(sizes) else wanted.take(slice(0, fits))
+                    taken = batches if fits >= len(sizes) else batches.take(slice(0, fits))
                     for piece in trimmed(taken, segment.base_offset):
                         bytes_, _ = rebased(piece, self._epochs)
                         pieces.append((piece, piece.data is window.data and window.is_as_written))
@@ -159,7 +159,7 @@ class PartitionLog:
                         following = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
                         place = Place(following, segment.path, taken.end_position) if window.is_as_written else None
                     # Where less is left than a batch of this window took, the next would be read in vain.
-                    if count < len(wanted.batches) or (data and left < window.batches.size.max()):
+                    if count < len(batches.batches) or (data and left < window.batches.size.max()):
                         return FetchedBatches(data, following, place, *self._source(pieces, data))
                 following = max(following, min(segment.next_offset, end_offset))
         except (CorruptBatchError, MissingFileError):

@@ -92,10 +92,10 @@ class _Copies:
     def add(self, sources: Sequence[Segment], base_offset: int, next_offset: int) -> None:
         for source in sources:
             start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
-            known = source.tombstones >= 0
-            whole = (start, end) == (source.base_offset, source.next_offset)
-            records = self._batches(source, start, end, with_tombstones=not (whole and known))
-            if whole and records != source.records and source.file_base_offset == source.name_offset:
+            is_counted = source.tombstones >= 0
+            is_whole = (start, end) == (source.base_offset, source.next_offset)
+            records = self._batches(source, start, end, with_tombstones=not (is_whole and is_counted))
+            if is_whole and records != source.records and source.file_base_offset == source.name_offset:
                 raise CorruptBatchError(
                     "The file does not hold the records of its row",
                     path=source.path,
@@ -103,7 +103,7 @@ class _Copies:
                     found=f"{records} records",
                     hint=RESTORE,
                 )
-            if whole and known:
+            if is_whole and is_counted:
                 self.writer.add_tombstones(source.tombstones)
             self.writer.add_aborted(SegmentFile(self.storage, source).aborted_in(start, end))
 

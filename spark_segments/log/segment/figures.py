@@ -118,8 +118,8 @@ def figures_of_runs(
 
 def least_timestamp(values: Sequence[int | None]) -> int | None:
     """The `min_timestamp_ms` of a segment whose parts have these."""
-    known = [value for value in values if value is not None]
-    return min(known) if known and len(known) == len(values) else None
+    timestamps = [value for value in values if value is not None]
+    return min(timestamps) if timestamps and len(timestamps) == len(values) else None
 
 
 def _earliest_horizon(batches: BatchTable) -> int | None:

@@ -126,8 +126,8 @@ class SegmentFile:
         begin = int(index[1][first]) if first >= 0 else self.row.byte_position
         inner = index[1][(index[1] > start) & (index[1] < end)]
         count = max(1, -(-(end - start) // piece_bytes))
-        wanted = [start + (end - start) * number // count for number in range(1, count)]
-        cuts = sorted({int(inner[at]) for at in np.searchsorted(inner, wanted) if at < len(inner)})
+        targets = [start + (end - start) * number // count for number in range(1, count)]
+        cuts = sorted({int(inner[at]) for at in np.searchsorted(inner, targets) if at < len(inner)})
         return [(low, high, begin if low == start else low) for low, high in itertools.pairwise([start, *cuts, end])]
 
     def windows(
@@ -325,10 +325,12 @@ class LookUp:
         """
         if self.end_offset is None or byte_position >= file.row.end_position:
             return
-        there = int.from_bytes(bytes(read_file(file.storage, file.row.path, byte_position, 8)), "big", signed=True)
-        if there + file.row.offset_shift < self.end_offset:
+        base_offset = int.from_bytes(
+            bytes(read_file(file.storage, file.row.path, byte_position, 8)), "big", signed=True
+        )
+        if base_offset + file.row.offset_shift < self.end_offset:
             expected = f"no batch before offset {self.end_offset} from byte {byte_position} of the log on"
-            raise _untrue(file.row, expected, f"offset {there + file.row.offset_shift}")
+            raise _untrue(file.row, expected, f"offset {base_offset + file.row.offset_shift}")
 
 
 NOT_LOOKED_UP = LookUp()

@@ -71,4 +71,8 @@ class LeaderEpochs:
 
         An epoch that is not there, above the first epoch that is, was that of a leader whose records were cut.
         """
-        return not self.entries or epoch <= self.entries[0][0] or any(epoch == known for known, _ in self.entries)
+        return (
+            not self.entries
+            or epoch <= self.entries[0][0]
+            or any(epoch == started_epoch for started_epoch, _ in self.entries)
+        )

@@ -63,12 +63,12 @@ class Ranges:
         with fetch_ahead(storage, path, *self.ends.tolist()) as read:
 
             def read_places(place: int, length: int) -> pa.Buffer:
-                wanted = self.between(place, place + length)
-                if len(wanted) == 1 or not storage.is_local:
-                    parts = [read(start, end - start) for start, end in wanted]
+                pieces = self.between(place, place + length)
+                if len(pieces) == 1 or not storage.is_local:
+                    parts = [read(start, end - start) for start, end in pieces]
                     data = parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
                 else:
-                    data = read_file(storage, path, ranges=wanted)
+                    data = read_file(storage, path, ranges=pieces)
                 if data.size < length:
                     raise too_short(path, log_bytes, int(self.positions(np.array([place + data.size]))[0]))
                 return data

@@ -193,8 +193,8 @@ class ChunkWriter:
             data, moved = _rebased(encoded.buffer, piece, shift)
             self._writer.append(data, moved, int(encoded.min_timestamps[start : start + fitting].min()))
             if encoded.tombstones:
-                whole = len(piece) == len(batches)
-                count = encoded.tombstones if whole else count_tombstones(encoded.buffer, piece)
+                is_whole = len(piece) == len(batches)
+                count = encoded.tombstones if is_whole else count_tombstones(encoded.buffer, piece)
                 self._writer.add_tombstones(count)
             start += len(piece)
 
