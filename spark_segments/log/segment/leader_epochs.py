@@ -39,14 +39,14 @@ class LeaderEpochs:
 
     def at(self, offsets: np.ndarray) -> np.ndarray:
         """int32[n]: the epoch of each offset of the log. A batch is stamped by this, and not by the current epoch."""
-        known = self.known_at(offsets)
-        return np.where(known < 0, self.entries[0][0], known).astype(np.int32)
+        epochs = self.known_at(offsets)
+        return np.where(epochs < 0, self.entries[0][0], epochs).astype(np.int32)
 
     def known_at(self, offsets: np.ndarray) -> np.ndarray:
         """int64[n]: the epoch of the entry that holds each offset, -1 for an offset below all entries."""
         epochs, starts = np.array([(-1, -1), *self.entries], np.int64).T
-        known: np.ndarray = epochs[np.searchsorted(starts[1:], offsets, side="right")]
-        return known
+        result: np.ndarray = epochs[np.searchsorted(starts[1:], offsets, side="right")]
+        return result
 
     def entry_of(self, offset: int) -> int | None:
         """The same of one offset; None for an offset below all entries."""

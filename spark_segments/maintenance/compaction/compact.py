@@ -124,8 +124,8 @@ def _counted(
     """{(topic, partition): what a run would drop}, without topics that other jobs of a dry run would change before: the
     segments that those would make are nowhere.
     """
-    there = [(snapshot, candidate) for snapshot, candidate in picked if snapshot.topic not in (job.planned or {})]
-    tasks = [(replace(settings, counts_only=True), candidate) for settings, candidate in _tasks(job, server, there)]
+    existing = [(snapshot, candidate) for snapshot, candidate in picked if snapshot.topic not in (job.planned or {})]
+    tasks = [(replace(settings, counts_only=True), candidate) for settings, candidate in _tasks(job, server, existing)]
     return {(settings.topic, result.partition): result for (settings, _), result in _run(job, server, tasks)}
 
 

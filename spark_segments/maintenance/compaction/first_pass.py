@@ -149,10 +149,10 @@ class FirstPass:
             # next round begins where this map ends, and would find no record there, and no end.
             if part.end_position == part.segment.log_bytes:
                 offset_map.advance(min(part.segment.next_offset, work.first_uncleanable_offset))
-        made: OffsetMap | MapFile = offset_map
+        result: OffsetMap | MapFile = offset_map
         if self.to_file:
-            made = MapFile.written(self.storage, settings.topic, work.partition.partition, offset_map)
-        return SliceMap(made, indexed, noted, transactions.has_met_any)
+            result = MapFile.written(self.storage, settings.topic, work.partition.partition, offset_map)
+        return SliceMap(result, indexed, noted, transactions.has_met_any)
 
     def _put(
         self, part: ByteRange, offset_map: OffsetMap, transactions: CleanedTransactions, noted: NotedBatches

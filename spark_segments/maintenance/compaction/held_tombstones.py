@@ -84,17 +84,17 @@ def _tombstones(storage: Storage, part: ScanPart) -> pa.Table:
 
 def _values(storage: Storage, keys: pa.Array, part: ScanPart) -> pa.Table:
     """Task function: the keys among `keys` that have a value in a part, each with its partition."""
-    known = LatestKeys.of(keys)
+    latest_keys = LatestKeys.of(keys)
     return _keys(
         storage,
         part,
-        lambda batch: pc.and_(batch.column("value").is_valid(), pa.array(known.know(batch.column("key")))),
+        lambda batch: pc.and_(batch.column("value").is_valid(), pa.array(latest_keys.know(batch.column("key")))),
     )
 
 
-def _keys(storage: Storage, part: ScanPart, wanted: Callable[[pa.RecordBatch], pa.Array]) -> pa.Table:
+def _keys(storage: Storage, part: ScanPart, condition: Callable[[pa.RecordBatch], pa.Array]) -> pa.Table:
     return _once(
-        [pa.Table.from_batches([batch.select(_KEY).filter(wanted(batch))]) for batch in Scan.read(storage, [part])]
+        [pa.Table.from_batches([batch.select(_KEY).filter(condition(batch))]) for batch in Scan.read(storage, [part])]
     )
 
 

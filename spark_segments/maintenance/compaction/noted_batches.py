@@ -137,13 +137,13 @@ def windows_to_read(
     them.
     """
     counts = live.counts_between(notes.base_offset, notes.last_offset)
-    wanted = np.flatnonzero(notes.needed | (counts != 0))
-    if not len(wanted):
+    numbers = np.flatnonzero(notes.needed | (counts != 0))
+    if not len(numbers):
         return [], _passed(notes, np.ones(len(counts), np.bool_))
     ends = notes.byte_position + notes.size
-    far = notes.byte_position[wanted[1:]] - ends[wanted[:-1]] >= least_gap_bytes
-    firsts = wanted[np.concatenate(([True], far))]
-    lasts = wanted[np.concatenate((far, [True]))]
+    far = notes.byte_position[numbers[1:]] - ends[numbers[:-1]] >= least_gap_bytes
+    firsts = numbers[np.concatenate(([True], far))]
+    lasts = numbers[np.concatenate((far, [True]))]
     firsts[0] = 0 if notes.byte_position[firsts[0]] < least_gap_bytes else firsts[0]
     # +1 where a range begins, -1 behind its end: the running sum is above 0 within ranges.
     edges = np.zeros(len(counts) + 1, np.int64)

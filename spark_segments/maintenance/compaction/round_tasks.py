@@ -144,8 +144,8 @@ class _Round:
         # Each slice's map had a share of the memory. A single map that has all of it reaches further.
         has_transactions = head.has_transactions
         del head
-        whole, _ = dataclasses.replace(self, tasks=ONE_TASK)._merged()
-        return dataclasses.replace(whole, has_transactions=whole.has_transactions or has_transactions)
+        offset_map, _ = dataclasses.replace(self, tasks=ONE_TASK)._merged()
+        return dataclasses.replace(offset_map, has_transactions=offset_map.has_transactions or has_transactions)
 
     def _merged(self) -> tuple[SliceMap, bool]:
         """(the merged map of the slices, up to a slice that does not fit; whether all slices are in it)"""

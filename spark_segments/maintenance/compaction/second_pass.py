@@ -163,11 +163,11 @@ class _GroupCleaner:
                 continue
             gap_bytes = LEAST_GAP_BYTES if is_local else LEAST_STORE_GAP_BYTES
             most_bytes = WINDOW_BYTES if is_local else segment.log_bytes  # a store's windows are fetched ahead
-            wanted, passed = windows_to_read(notes, live, gap_bytes, most_bytes)
+            windows, passed = windows_to_read(notes, live, gap_bytes, most_bytes)
             if passed.records_read:  # what is passed over comes first: the other batches must be written then
                 yield partial(iter, [CleanedPart(segment, None, passed)])
             is_in_order = not is_local or notes.transactional.any()
-            for ranges in wanted:
+            for ranges in windows:
                 read = partial(file.windows_in, ranges)
                 if is_in_order:
                     yield from self._in_order(read, segment, notes)

@@ -238,12 +238,12 @@ class _Erasure:
                 "timestamp": pa.array([now_ms] * len(ordered), pa.timestamp("ms", "UTC")),
             }
         )
-        given = append(self.job.log, self.topic, rows, topic_row=_row_with_tombstones)
-        next_offsets = {partition: first for partition, (first, _) in given.items()}
+        offsets = append(self.job.log, self.topic, rows, topic_row=_row_with_tombstones)
+        next_offsets = {partition: first for partition, (first, _) in offsets.items()}
         for partition, key in ordered:
             self.ends[partition][key] = next_offsets[partition]
             next_offsets[partition] += 1
-        assert all(next_offsets[partition] == last + 1 for partition, (_, last) in given.items())
+        assert all(next_offsets[partition] == last + 1 for partition, (_, last) in offsets.items())
 
     def _same_topic(self) -> Snapshot:
         snapshot = self.job.log.manifest(self.topic).snapshot(deleted=self.history)
@@ -278,14 +278,14 @@ class _Erasure:
         """Puts the new segments into the log. Returns the groups whose old segments had not changed since they were
         read, and discards the files of the other groups.
         """
-        made = self.job.log.manifest(self.topic).swap_rows(
+        swaps = self.job.log.manifest(self.topic).swap_rows(
             Operation.ERASE,
             [RowSwap(list(group.inputs), list(group.outputs)) for group in done],
             topic_id=self.topic_id,
             thins=True,
             topic=lambda current: self._topic_row(current, history=False, rewritten=_rewritten(done)),
         )
-        committed = {swap.old[0].identity for swap in made}
+        committed = {swap.old[0].identity for swap in swaps}
         discard_groups(self.job.storage, [group for group in done if group.inputs[0].identity not in committed])
         return [group for group in done if group.inputs[0].identity in committed]
 

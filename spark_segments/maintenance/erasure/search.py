@@ -64,19 +64,19 @@ def _search_segments(
 
 
 def _search_segment(storage: Storage, topic: str, keys: tuple[bytes, ...], segment: Segment) -> tuple[KeyRecords, ...]:
-    wanted = pa.array(keys, pa.binary())
+    key_array = pa.array(keys, pa.binary())
     matches: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for window in SegmentFile(storage, segment).windows():
         # Values are decoded only where a window has any of the keys.
         columns: tuple[str, ...] = ("key",)
         for batch in decode_batches(window, topic=topic, partition=segment.partition, columns=columns):
-            if pc.any(pc.is_in(batch.column("key"), value_set=wanted)).as_py():
+            if pc.any(pc.is_in(batch.column("key"), value_set=key_array)).as_py():
                 columns = ("key", "value", "offset")
                 break
         if columns == ("key",):
             continue
         for batch in decode_batches(window, topic=topic, partition=segment.partition, columns=columns):
-            places = pc.index_in(batch.column("key"), value_set=wanted)
+            places = pc.index_in(batch.column("key"), value_set=key_array)
             rows = np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False))
             matches.append(
                 (

@@ -101,39 +101,41 @@ def explain_record(
     effective = config.effective()
     in_force = {name: effective[name] for name in names}
     state = RecordState.NOT_WRITTEN
-    made = Explanation(snapshot.topic, partition, offset, timestamp_ms, now_ms, every_ms, in_force, state)
+    explanation = Explanation(snapshot.topic, partition, offset, timestamp_ms, now_ms, every_ms, in_force, state)
     if offset < snapshot.partition(partition).log_end_offset:
-        made = _explained(snapshot, config, made, cleans=cleaner and config.compact)
-    if made.files_deleted is None:
-        return made
+        explanation = _explained(snapshot, config, explanation, cleans=cleaner and config.compact)
+    if explanation.files_deleted is None:
+        return explanation
     rows = _that_have(snapshot.load_segments({partition}), offset)
     objects = pc.unique(rows.filter(pc.is_valid(rows.column("index_position"))).column("path")).to_pylist()
     if not objects:
-        return made
+        return explanation
     bounds = [object_deleted(snapshot, config, path, now_ms, every_ms) for path in objects]
-    deleted = last_of([made.files_deleted, *bounds])
-    steps = tuple(dataclasses.replace(step, window=deleted) if step.job == "vacuum" else step for step in made.steps)
-    return dataclasses.replace(made, steps=steps, files_deleted=deleted)
+    deleted = last_of([explanation.files_deleted, *bounds])
+    steps = tuple(
+        dataclasses.replace(step, window=deleted) if step.job == "vacuum" else step for step in explanation.steps
+    )
+    return dataclasses.replace(explanation, steps=steps, files_deleted=deleted)
 
 
-def _explained(snapshot: Snapshot, config: TopicConfig, made: Explanation, *, cleans: bool) -> Explanation:
-    """As `explain_record`, as if every run were a file. `made`: what is known without the rows of segments."""
-    offset, now_ms = made.offset, made.now_ms
-    if Hole.within(snapshot, made.partition, offset, offset + 1):
-        return dataclasses.replace(made, state=RecordState.GONE)
+def _explained(snapshot: Snapshot, config: TopicConfig, explanation: Explanation, *, cleans: bool) -> Explanation:
+    """As `explain_record`, as if every run were a file. `explanation`: what is known without the rows of segments."""
+    offset, now_ms = explanation.offset, explanation.now_ms
+    if Hole.within(snapshot, explanation.partition, offset, offset + 1):
+        return dataclasses.replace(explanation, state=RecordState.GONE)
     # All partitions stay, because the plans know them by their places, but only this partition has rows.
-    of_partition = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({made.partition})))
+    of_partition = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({explanation.partition})))
     removed = _that_have(in_states(of_partition.segments, *OUT_OF_LOG), offset)
     moments = vacuum_moments(removed, config)
     freed_ms = max(now_ms, int(moments.max(initial=0)))
     if _that_have(of_partition.live, offset).num_rows:
-        return _Record(of_partition, config, made, cleans).explained(freed_ms)
+        return _Record(of_partition, config, explanation, cleans).explained(freed_ms)
     if not removed.num_rows:
-        return dataclasses.replace(made, state=RecordState.GONE)
+        return dataclasses.replace(explanation, state=RecordState.GONE)
     last = Segment.of_table(removed.slice(int(moments.argmax()), 1))[0]
-    deleted = TimeBounds.of(freed_ms, freed_ms + made.every_ms)
+    deleted = TimeBounds.of(freed_ms, freed_ms + explanation.every_ms)
     steps = (Step("vacuum", Rule.FILE_DELETE_DELAY_MS, deleted),)
-    return dataclasses.replace(made, state=RecordState.REMOVED, segment=last, steps=steps, files_deleted=deleted)
+    return dataclasses.replace(explanation, state=RecordState.REMOVED, segment=last, steps=steps, files_deleted=deleted)
 
 
 def _that_have(rows: pa.Table, offset: int) -> pa.Table:
@@ -162,13 +164,13 @@ class _SegmentForecast:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record that a file of the log holds, and what is `made` of its explanation. `cleans`: whether its topic is
-    compacted.
+    """A record that a file of the log holds. `explanation`: what is known without the rows of segments. `cleans`:
+    whether the topic is compacted.
     """
 
     snapshot: Snapshot
     config: TopicConfig
-    made: Explanation
+    explanation: Explanation
     cleans: bool
 
     @property
@@ -177,11 +179,11 @@ class _Record:
 
     @property
     def now_ms(self) -> int:
-        return self.made.now_ms
+        return self.explanation.now_ms
 
     @cached_property
     def partition(self) -> Partition:
-        return self.snapshot.partition(self.made.partition)
+        return self.snapshot.partition(self.explanation.partition)
 
     @cached_property
     def forecast(self) -> TopicForecast:
@@ -210,17 +212,17 @@ class _Record:
         )
         deleted = TimeBounds.of(
             self._deletable_ms(leaves.earliest_ms, freed_ms),
-            self._deletable_ms(leaves.latest_ms, freed_ms) + self.made.every_ms,
+            self._deletable_ms(leaves.latest_ms, freed_ms) + self.explanation.every_ms,
         )
         steps = [*self._roll(expected), *ways]
         if ways:
             steps.append(Step("vacuum", Rule.FILE_DELETE_DELAY_MS, deleted))
         return dataclasses.replace(
-            self.made,
+            self.explanation,
             state=RecordState.ACTIVE if expected.roll else RecordState.SEALED,
             segment=expected.segment,
             steps=tuple(steps),
-            leaves_log=leaves if self.made.offset >= self.partition.log_start_offset else None,
+            leaves_log=leaves if self.explanation.offset >= self.partition.log_start_offset else None,
             files_deleted=deleted,
         )
 
@@ -232,10 +234,10 @@ class _Record:
 
     def _by(self, at_ms: int) -> int:
         """The latest moment at which a job that is due at `at_ms` has run."""
-        return max(at_ms, self.now_ms) + self.made.every_ms
+        return max(at_ms, self.now_ms) + self.explanation.every_ms
 
     def _segment_forecast(self) -> _SegmentForecast:
-        row = int(np.searchsorted(self.live.column("next_offset").to_numpy(), self.made.offset, side="right"))
+        row = int(np.searchsorted(self.live.column("next_offset").to_numpy(), self.explanation.offset, side="right"))
         segment = Segment.of_table(self.live.slice(row, 1))[0]
         if row < self.sealed_rows:
             first_ms = segment.first_batch_max_timestamp_ms
@@ -245,7 +247,7 @@ class _Record:
             )
         chunks = self.live.slice(self.sealed_rows)
         roll = forecast_roll(
-            chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.made.timestamp_ms
+            chunks, row - self.sealed_rows, self.rules, self.now_ms, record_timestamp_ms=self.explanation.timestamp_ms
         )
         retained_ms, cleanable_ms = self._moments_of(self.sealed_rows - 1) if self.sealed_rows else (0, 0)
         return _SegmentForecast(
@@ -289,7 +291,7 @@ class _Record:
         if reason := self.forecast.expired.get(expected.row):
             yield self._retain(reason, now_ms, self._by(now_ms), None, {"due": True})
             return
-        if expected.roll is not None and self.made.offset < self.partition.log_start_offset:
+        if expected.roll is not None and self.explanation.offset < self.partition.log_start_offset:
             yield Step("retain", BELOW_LOG_START, TimeBounds(now_ms, None), Wait.LOG_START)
         if config.delete and config.retention_bytes >= 0:
             more = {} if expected.roll else {"more_bytes": int(self.forecast.retain_bytes[expected.row])}
@@ -331,11 +333,11 @@ class _Record:
         """What cleaning may do with the record, and when it has read it. The newest record of a key stays."""
         if not self.cleans:
             return
-        dirty = self.made.offset >= self.dirty_from
+        dirty = self.explanation.offset >= self.dirty_from
         earliest_ms = expected.cleanable_ms[0] if dirty else self._first_cleaning_ms()
         cleaned_ms = NEVER
         # Retention may remove what makes a partition due, and an open transaction holds cleaning back.
-        if dirty and not self.config.delete and self.made.offset < self.partition.last_stable_offset:
+        if dirty and not self.config.delete and self.explanation.offset < self.partition.last_stable_offset:
             due_ms = max(expected.sealed_ms, expected.cleanable_ms[1], expected.max_lag_ms)
             candidate = self.forecast.compact.get(self.partition.partition)
             if candidate and candidate.picked and expected.segment.next_offset <= candidate.first_uncleanable_offset:

@@ -84,27 +84,27 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
         raise LogDirError("A directory that Kafka wrote has no manifest", path=log.uri)
     manifest = log.manifest(topic)
     _check_lost(log, manifest)
-    known = known_topic(manifest.log)
-    if known.snapshot.deleted_ms is not None:
+    facts = known_topic(manifest.log)
+    if facts.snapshot.deleted_ms is not None:
         raise LogDirError(
             f"Topic {topic} was deleted: there is nothing to rebuild",
             path=manifest.log.location,
             hint=f"segments topic delete --force LOG_DIR {topic} lets vacuum take its files",
         )
-    report = described(log, known, dry_run=dry_run)
-    topic_id = known.snapshot.topic_id
-    keeps_id = report.details["is_exact"] or known.snapshot.role == FOLLOWER
+    report = described(log, facts, dry_run=dry_run)
+    topic_id = facts.snapshot.topic_id
+    keeps_id = report.details["is_exact"] or facts.snapshot.role == FOLLOWER
     if not keeps_id:
         topic_id = TopicRow.new_id()
-    version = known.last_version + FENCED + 2
+    version = facts.last_version + FENCED + 2
     report.details |= {"version": version, "topic_id": None if dry_run and not keeps_id else topic_id}
     if not dry_run:
-        _commit(log, manifest, known, topic_id, version)
+        _commit(log, manifest, facts, topic_id, version)
     return report.finish()
 
 
-def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: str, version: int) -> None:
-    snapshot = known.snapshot
+def _commit(log: LogDirectory, manifest: Manifest, facts: KnownTopic, topic_id: str, version: int) -> None:
+    snapshot = facts.snapshot
     rows = snapshot.source.read(None)
     live, removed = live_rows(rows), in_states(rows, *OUT_OF_LOG)
     topic, partitions = snapshot.topic_row, snapshot.partitions
@@ -115,7 +115,7 @@ def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: 
     none = SEGMENT_SCHEMA.empty_table()
     nothing = Snapshot(snapshot.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), SegmentRows(none))
     check(nothing, Change(REBUILD, topic=topic), live, none, none, partitions)
-    store, last = manifest.log.store, known.transactions
+    store, last = manifest.log.store, facts.transactions
     tables = {
         TOPIC_KIND: topic_table(topic),
         PARTITION_KIND: partitions,
@@ -131,7 +131,7 @@ def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: 
     try:
         # It is forced with any settings of the topic, since it is done once, after a loss.
         by_id = delta_transactions(last, topic_id)
-        manifest.log.delta.durable(True).make_anew(version, known.newest, change, note, by_id)
+        manifest.log.delta.durable(True).make_anew(version, facts.newest, change, note, by_id)
         manifest.log.mark_made(version, note)
     except VersionTakenError as error:
         raise CommitConflictError(
@@ -150,10 +150,10 @@ def _commit(log: LogDirectory, manifest: Manifest, known: KnownTopic, topic_id: 
 
 def _under_a_new_id(topic: TopicRow, topic_id: str, removed: pa.Table) -> TopicRow:
     """The topic's row. Removed rows keep their id: vacuum deletes their files as a deleted topic's."""
-    there = set(pc.unique(removed.column("topic_id")).to_pylist())
+    topic_ids = set(pc.unique(removed.column("topic_id")).to_pylist())
     before = {**topic.deleted_topics, topic.topic_id: topic.config.get(_DELAY_KEY, "")}
     ids = ",".join([*filter(None, [topic.states.get(TopicRow.REBUILT_FROM)]), topic.topic_id])
-    deleted = {name: delay for name, delay in before.items() if name in there}
+    deleted = {name: delay for name, delay in before.items() if name in topic_ids}
     states = {**topic.states, TopicRow.REBUILT_FROM: ids}
     return dataclasses.replace(topic, topic_id=topic_id, deleted_topics=deleted, states=states)
 
@@ -172,7 +172,7 @@ def is_lost(log: LogDirectory, topic: str) -> bool:
             path=manifest.log.location,
             hint="To have it again, take the file deleted.json away first",
         )
-    made = made_versions(log.storage, topic)
+    versions = made_versions(log.storage, topic)
     failure = _failure(manifest)
     left = [*list_copies(manifest.log), *log.storage.list(manifest.log.directory, recursive=True)]
     if isinstance(failure, UnknownTopicError) and not left:
@@ -189,7 +189,7 @@ def is_lost(log: LogDirectory, topic: str) -> bool:
                 return True
         if _failure(manifest) is not None:
             raise failure
-    return lost_commits(manifest.log, made, manifest.state(deleted=True).version) is not None
+    return lost_commits(manifest.log, versions, manifest.state(deleted=True).version) is not None
 
 
 def _check_lost(log: LogDirectory, manifest: Manifest) -> None:
@@ -220,7 +220,7 @@ def _copy(storage: Storage, info: FileInfo, target: Storage) -> None:
         target.write(info.path, storage.read(info.path))
 
 
-def described(log: LogDirectory, known: KnownTopic, *, dry_run: bool) -> Report:
+def described(log: LogDirectory, facts: KnownTopic, *, dry_run: bool) -> Report:
     """The report of what is known: a line for each partition, with its offsets and segments.
 
     `details`: copy_version and known_version are the versions of the recovery copy (-1: the notes begin with the
@@ -230,26 +230,26 @@ def described(log: LogDirectory, known: KnownTopic, *, dry_run: bool) -> Report:
     files of known rows that are gone or cut: reads of these offsets fail. not_known: what nobody can tell, in
     sentences. The rebuild adds the version and the topic_id of the topic that it makes.
     """
-    snapshot = known.snapshot
+    snapshot = facts.snapshot
     files = _files(log.storage, snapshot)
     named = set(snapshot.source.read(None).column("path").to_pylist())
     unnamed = [info for path, info in sorted(files.items()) if path.endswith(".log") and path not in named]
-    by_path = {path: note.version for note in known.unproven for path in note.paths}
+    by_path = {path: note.version for note in facts.unproven for path in note.paths}
     report = Report("rebuild-manifest", dry_run)
     for row in snapshot.partitions.to_pylist():
         offsets = {name: row[name] for name in ("log_start_offset", "log_end_offset")}
         segments = len(snapshot.live_of(row["partition"]))
         report.add(snapshot.topic, row["partition"], "rebuilt", **offsets, segments=segments)
     report.details |= {
-        "copy_version": known.copy_version,
+        "copy_version": facts.copy_version,
         "known_version": snapshot.version,
-        "lost_versions": known.lost_versions,
+        "lost_versions": facts.lost_versions,
         # A commit of an older version of this package leaves files and no note.
-        "is_exact": known.is_whole and not any(info.mtime_ms >= known.known_ms for info in unnamed),
+        "is_exact": facts.is_whole and not any(info.mtime_ms >= facts.known_ms for info in unnamed),
         "topic_id_before": snapshot.topic_id,
         "unproven": [
             {"version": note.version, "operation": note.operation, "files": sorted(note.paths & files.keys())}
-            for note in known.unproven
+            for note in facts.unproven
         ],
         "unnamed_files": [
             {"path": info.path, "bytes": info.size, "written_ms": info.mtime_ms, "note": by_path.get(info.path)}
@@ -260,10 +260,10 @@ def described(log: LogDirectory, known: KnownTopic, *, dry_run: bool) -> Report:
             for row in Segment.of_table(snapshot.live)
             if row.path not in files or files[row.path].size < row.end_position
         ],
-        "transactions": [{"app_id": sent.application, "version": sent.version} for sent in known.transactions],
+        "transactions": [{"app_id": sent.application, "version": sent.version} for sent in facts.transactions],
         "groups": _groups(log, snapshot.topic),
     }
-    report.details["not_known"] = _not_known(known, report)
+    report.details["not_known"] = _not_known(facts, report)
     return report
 
 
@@ -291,22 +291,22 @@ def _groups(log: LogDirectory, topic: str) -> list[dict[str, Any]]:
     return positions_in_topic
 
 
-def _not_known(known: KnownTopic, report: Report) -> list[str]:
+def _not_known(facts: KnownTopic, report: Report) -> list[str]:
     """What nobody can tell, in sentences."""
-    said = report.details
-    if said["is_exact"]:
-        return _of_files(said["missing_files"])
-    version = known.snapshot.version
+    details = report.details
+    if details["is_exact"]:
+        return _of_files(details["missing_files"])
+    version = facts.snapshot.version
     doubts = []
-    if said["unproven"]:
-        commits = ", ".join(f"{note['operation']} of version {note['version']}" for note in said["unproven"])
+    if details["unproven"]:
+        commits = ", ".join(f"{note['operation']} of version {note['version']}" for note in details["unproven"])
         doubts.append(
             f"Whether the commits after version {version} that have a note were made, {commits}: "
             "nothing proves it. What they append is in files that the list names, and segments dump reads these."
         )
-    if known.lost_versions > len({note["version"] for note in said["unproven"]}):
+    if facts.lost_versions > len({note["version"] for note in details["unproven"]}):
         doubts.append(
-            f"Commits after version {version}, at least {known.lost_versions} of them: appends, settings, new "
+            f"Commits after version {version}, at least {facts.lost_versions} of them: appends, settings, new "
             "partitions, what a restore took or brought back, and what retention, delete-records, compaction and erase "
             "took."
         )
@@ -315,21 +315,21 @@ def _not_known(known: KnownTopic, report: Report) -> list[str]:
             f"Whether there were commits after version {version}: an older version of this package, which writes no "
             "notes, may have made some."
         )
-    if said["unnamed_files"]:
+    if details["unnamed_files"]:
         doubts.append(
             "Whether a file that no known row names was committed. A task that failed, or that Spark ran twice, leaves "
             "such files too. Vacuum deletes them once they are 7 days old: copy what you need before."
         )
-    if said["transactions"]:
+    if details["transactions"]:
         doubts.append(
             f"Transactions of writers after version {version}: an append that is sent again with a version above the "
             "one listed is added."
         )
     ends = {row["partition"]: row["log_end_offset"] for row in report.partitions}
-    positions = (position for position in said["groups"] if position["topic_id"] == said["topic_id_before"])
+    positions = (position for position in details["groups"] if position["topic_id"] == details["topic_id_before"])
     if any(position["offset"] > ends.get(position["partition"], 0) for position in positions):
         doubts.append("Records that groups have read: their positions lie above the last log end that is known.")
-    return doubts + _of_files(said["missing_files"])
+    return doubts + _of_files(details["missing_files"])
 
 
 def _of_files(missing: Collection[dict[str, Any]]) -> list[str]:

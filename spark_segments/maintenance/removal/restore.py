@@ -98,7 +98,7 @@ def restore(
     else:
         commit = restoring.manifest.commit(restoring.change, deleted=True)
         plan, before, bounds = restoring.plans[-1], commit.snapshot_before, commit.bounds()
-    for line in _lines(bounds, restoring.wanted, before):
+    for line in _lines(bounds, restoring.target, before):
         job.report.add(topics[0], **line)
     job.report.details |= {
         "version": version,
@@ -131,31 +131,31 @@ class _Restore:
 
     def __init__(self, job: Job, topic: str, version: int, forget_transactions: bool, including_erased: bool) -> None:
         self.manifest = job.log.manifest(topic)
-        self.wanted = self.manifest.snapshot(version)
+        self.target = self.manifest.snapshot(version)
         self.plans: list[_Plan] = []
         self._job, self._fillers = job, _Fillers(job, topic)
         self._forget_transactions, self._including_erased = forget_transactions, including_erased
 
     def plan(self, current: Snapshot) -> _Plan:
         """Raises where the rows of the version cannot be, or may not be, the log of `current`."""
-        wanted, version = self.wanted, self.wanted.version
+        target, version = self.target, self.target.version
         current.check_role(Operation.RESTORE)
-        if wanted.topic_id != current.topic_id:
+        if target.topic_id != current.topic_id:
             raise LogDirError(
                 f"Version {version} belongs to another topic of the name {current.topic}",
                 expected=f"topic id {current.topic_id}",
-                found=wanted.topic_id,
+                found=target.topic_id,
             )
-        rows = wanted.live
+        rows = target.live
         _check_files(current, rows, version)
         returning = rows.filter(pc.invert(_as_they_are(current, rows)))
-        transactions = transactions_since(self.manifest.log, wanted, current)
+        transactions = transactions_since(self.manifest.log, target, current)
         erasures: list[Erasure] = []
         if returning.num_rows:
             erasures = _erasures_since(self.manifest, current, version, transactions.erased)
         if erasures and not self._including_erased:
             raise _erased(current.topic, version, erasures)
-        return _Plan(rows, returning, _partitions_again(wanted, current), transactions, erasures)
+        return _Plan(rows, returning, _partitions_again(target, current), transactions, erasures)
 
     def change(self, current: Snapshot) -> Change:
         """The commit of the restore."""
@@ -173,9 +173,9 @@ class _Restore:
         )
 
 
-def _lines(bounds: Mapping[int, tuple[int, int]], wanted: Snapshot, before: Snapshot) -> Iterator[dict[str, Any]]:
+def _lines(bounds: Mapping[int, tuple[int, int]], target: Snapshot, before: Snapshot) -> Iterator[dict[str, Any]]:
     """A line for each partition: its offsets after the restore, what leaves the log, and what returns to it."""
-    then = {row.partition: row.log_end_offset for row in wanted.partition_rows}
+    then = {row.partition: row.log_end_offset for row in target.partition_rows}
     now = {row.partition: row for row in before.partition_rows}
     for number, (start, end) in bounds.items():
         line: dict[str, Any] = {"partition": number, "action": Operation.RESTORE}
@@ -244,8 +244,8 @@ class _Fillers:
 
 
 def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
-    there = current.segments.filter(pc.not_equal(current.segments.column("state"), Segment.DELETING))
-    gone = Segment.without(rows, there).column("path")
+    existing = current.segments.filter(pc.not_equal(current.segments.column("state"), Segment.DELETING))
+    gone = Segment.without(rows, existing).column("path")
     if len(gone):
         raise LogDirError(
             f"Version {version} of {current.topic} cannot be restored: vacuum has deleted {len(gone)} of its files",
@@ -257,15 +257,15 @@ def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
 def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
     """bool[rows]: which rows are in the log now, with the same offsets and state."""
     index = pc.index_in(Segment.keys(rows), Segment.keys(current.live))
-    there = current.live.take(index)
-    same = functools.reduce(pc.and_, (pc.equal(there.column(name), rows.column(name)) for name in _ROW))
+    current_rows = current.live.take(index)
+    same = functools.reduce(pc.and_, (pc.equal(current_rows.column(name), rows.column(name)) for name in _ROW))
     return pc.fill_null(same, False)
 
 
-def _partitions_again(wanted: Snapshot, current: Snapshot) -> list[Partition]:
+def _partitions_again(target: Snapshot, current: Snapshot) -> list[Partition]:
     """All partitions as they were at that version, with the present log ends and leader epochs."""
-    before = {row.partition: row for row in wanted.partition_rows}
-    filled = set(pc.unique(wanted.live.column("partition")).to_pylist())
+    before = {row.partition: row for row in target.partition_rows}
+    filled = set(pc.unique(target.live.column("partition")).to_pylist())
     rows = []
     for now in current.partition_rows:
         then, end = before.get(now.partition), now.log_end_offset
@@ -335,25 +335,25 @@ class RestoredTransactions:
     erased: Sequence[int]
 
 
-def transactions_since(log: TopicLog, wanted: Snapshot, current: Snapshot) -> RestoredTransactions:
-    """What a restore of `wanted` on top of `current` does to transactions.
+def transactions_since(log: TopicLog, target: Snapshot, current: Snapshot) -> RestoredTransactions:
+    """What a restore of `target` on top of `current` does to transactions.
 
     Raises LogDirError where the topic was deleted and made again since, by an import with the same topic id.
     """
-    versions = range(wanted.version + 1, current.version + 1)
+    versions = range(target.version + 1, current.version + 1)
     commits = log.storage.at_once(lambda version: log.transactions(current.topic_id, version), versions)
     made_by: dict[str | None, list[int]] = defaultdict(list)
     for version, (operation, _) in zip(versions, commits, strict=True):
         made_by[operation].append(version)
     if made_again := made_by[Operation.CREATE]:
         raise LogDirError(
-            f"Version {wanted.version} is of another topic of the name {current.topic}",
+            f"Version {target.version} is of another topic of the name {current.topic}",
             path=log.location,
             expected=f"a version from {made_again[-1]} on, when the topic was made again with the id of Kafka's",
-            found=wanted.version,
+            found=target.version,
         )
     applications: dict[str, _Application] = {}
-    state = log.state(wanted.version)
+    state = log.state(target.version)
     for operation, transactions in commits:
         for app_id, version in transactions.items():
             if app_id not in applications:

@@ -91,9 +91,11 @@ def orphans(files: Iterable[FileInfo], rows: pa.Table) -> list[FileInfo]:
         return []
     paths = normal_paths(rows.column("path")).combine_chunks()
     named = pc.utf8_slice_codeunits(paths, 0, -len(LOG_SUFFIX))
-    there = normal_paths(pa.chunked_array([[file.path for file in files]], pa.string()))
-    known = pc.or_(pc.is_in(pc.replace_substring_regex(there, r"\.[^.]*$", ""), named), pc.is_in(there, paths))
-    return [file for file, flag in zip(files, known.to_pylist(), strict=True) if not flag]
+    file_paths = normal_paths(pa.chunked_array([[file.path for file in files]], pa.string()))
+    has_row = pc.or_(
+        pc.is_in(pc.replace_substring_regex(file_paths, r"\.[^.]*$", ""), named), pc.is_in(file_paths, paths)
+    )
+    return [file for file, flag in zip(files, has_row.to_pylist(), strict=True) if not flag]
 
 
 TRIES = 5
@@ -331,9 +333,9 @@ def _drop(manifest: Manifest, rows: pa.Table) -> None:
     keys = Segment.keys(rows).combine_chunks()
 
     def change(current: Snapshot) -> Change | None:
-        there = current.source.read(partitions)
-        there = there.filter(pc.is_in(Segment.keys(there), keys))
-        return Change(Operation.VACUUM, drop=there) if there.num_rows else None
+        rows = current.source.read(partitions)
+        rows = rows.filter(pc.is_in(Segment.keys(rows), keys))
+        return Change(Operation.VACUUM, drop=rows) if rows.num_rows else None
 
     _despite_others(lambda: manifest.commit(change, deleted=True))
 
@@ -355,10 +357,10 @@ def _delete_orphans(job: Job, manifest: Manifest, directories: Sequence[str]) ->
     owners = [_partition_of(path) for path in directories]
     partitions = {owner for owner in owners if owner is not None}
     # Rows of any partition may name a shared object.
-    wanted = None if None in owners else partitions
+    scope = None if None in owners else partitions
 
     def unnamed() -> list[FileInfo]:
-        return orphans(old, _despite_others(lambda: manifest.snapshot(deleted=True).source.read(wanted)))
+        return orphans(old, _despite_others(lambda: manifest.snapshot(deleted=True).source.read(scope)))
 
     stray = unnamed()
     if stray and not job.report.dry_run:
