@@ -95,7 +95,7 @@ def test_they_print_themselves(log):
     assert repr(topic.scan(offsets=(1, 99))).splitlines()[1:] == [
         "  partition  start  end  bytes",
         f"          0      1    3  {read} B",
-        "          1      1    0    0 B",
+        "          1      1    1    0 B",
     ]
     for one in (log, topic, group, topic.scan()):
         assert "<td>" in one._repr_html_() and "<script" not in one._repr_html_()

@@ -35,6 +35,7 @@ from spark_segments.maintenance.verification.manifest_rows import (
     check_files,
     check_rows,
     check_shared_rows,
+    check_statistics,
     check_topic,
     readable,
 )
@@ -319,7 +320,9 @@ def _check_rows(
     findings = topic.findings
     now_ms = topic.log.storage.now_ms()
     check_topic(snapshot, findings)
-    check_applications(topic.log.manifest(topic.name).state(snapshot.version).last_transactions(), findings)
+    state = topic.log.manifest(topic.name).state(snapshot.version)
+    check_applications(state.last_transactions(), findings)
+    check_statistics(state.store, state.files, findings)
     check_rows(snapshot, findings)
     check_shared_rows(snapshot.live, findings)
     check_clocks(snapshot.segments, now_ms, findings)
