@@ -32,8 +32,10 @@ TESTS = [
     "tests/format/test_legacy.py",
     "tests/format/test_live_records.py",
     "tests/format/test_lz4_and_snappy.py",
+    "tests/format/test_many_batches.py",
     "tests/format/test_offset_map.py",
     "tests/format/test_upconvert.py",
+    "tests/format/test_zstd_sizes.py",
     "tests/values/test_avro.py",
     "tests/values/test_text_kernels.py",
 ]

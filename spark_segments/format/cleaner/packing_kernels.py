@@ -51,8 +51,9 @@ def pack_batches(spans, rows, codec: i64, block_bytes: i64, frame_header, blocks
             end = source + load_native_i64(span + 8)
             copy_bytes(to, source, RECORDS_POSITION)
             at = to + RECORDS_POSITION
-            copy_bytes(at, header_at, header_bytes)
-            at += header_bytes
+            if header_bytes > 0:
+                copy_bytes(at, header_at, header_bytes)
+                at += header_bytes
             source += RECORDS_POSITION
             while source < end:
                 plain = min(block_bytes, end - source)

@@ -18,7 +18,7 @@ from spark_segments.format.layout import GZIP, LZ4, SNAPPY, ZSTD
 from spark_segments.format.window import Window
 
 # Bytes and batches decompressed at a time, at most. Fewer bytes cost more calls, more do not stay in a CPU's cache.
-OPENED_BYTES = 1024 * 1024
+OPENED_BYTES = 512 * 1024
 _MOST_OPENED = 1024
 
 KERNEL_CODECS = frozenset((LZ4, SNAPPY))
