@@ -33,6 +33,7 @@ def children() -> set[int]:
 
 
 def test_rows_and_errors_come_from_the_other_process(log):
+    before = children()  # of other tests
     with TopicDatabase(log, safe=True, seconds=60) as database:
         rows = database.sql('SELECT decode(value) AS v, "offset" FROM orders').to_table()
         assert rows.column("v").to_pylist() == [str(number) for number in range(50_000)]
@@ -43,7 +44,7 @@ def test_rows_and_errors_come_from_the_other_process(log):
         with pytest.raises(QueryError):
             database.sql("COPY orders TO '/tmp/file.csv'")
         assert database.sql("SELECT count(*) AS n FROM orders").to_table().to_pylist() == [{"n": 50_000}]
-    assert not children()
+    assert children() <= before
 
 
 def test_a_statement_within_one_vector_ends_in_time(log):
@@ -70,12 +71,13 @@ def interrupts():
 
 
 def test_ctrl_c_ends_a_statement_within_one_vector_and_its_process(log, interrupts):
+    before = children()
     with TopicDatabase(log, safe=True, seconds=600) as database:
         database.sql("SELECT 1").to_table()
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             database.sql(WITHIN_A_VECTOR).to_table()
-        assert not children()
+        assert children() <= before
 
 
 def test_the_error_of_a_topic_is_its_own(log):
