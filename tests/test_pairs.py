@@ -35,6 +35,8 @@ FIXED = (
     "both: vacuum, mirror",
     "imported: source cleans, roll",
     "captured: append, capture",
+    "captured: append, source erases",
+    "captured: roll, import replica",
 )
 PARTS = 16
 

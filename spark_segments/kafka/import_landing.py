@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
-from spark_segments.log import Change, Hole, Manifest, Operation, Partition, Segment, Snapshot
+from spark_segments.log import CapturedBatch, Change, Hole, Manifest, Operation, Partition, Segment, Snapshot
 
 _MISSING_THERE = "the source has no segment of them"
 """The reason of a hole."""
@@ -64,12 +64,15 @@ class Landing:
                 if theirs.partition in partitions
             ]
             holes = [hole for partition in landed for hole in partition.holes]
+            row = Hole.noted(current, holes) if holes else current.topic_row
+            # A capture takes what lies behind its last batch for records of a writer, and these are the cluster's.
+            topic = CapturedBatch.without(row, [copy[1].partition for copy in copies])
             change = Change(
                 Operation.IMPORT,
                 add=[row for partition in landed for row in partition.added],
                 replace=[row for partition in landed for row in partition.replaced],
                 partitions=[partition.row for partition in landed if partition.row is not None],
-                topic=Hole.noted(current, holes) if holes else None,
+                topic=None if topic == current.topic_row else topic,
                 thinned=self._cleaned_there(),
             )
             return change if change.add or change.replace or change.partitions else None

@@ -442,3 +442,9 @@ class CapturedBatch:
     def of(states: Mapping[str, str]) -> dict[int, CapturedBatch]:
         """The last batches of partitions that were captured."""
         return _of_partitions(states, _LAST_BATCH, lambda _, fields: CapturedBatch(**fields))
+
+    @staticmethod
+    def without(row: TopicRow, partitions: Iterable[int]) -> TopicRow:
+        """The topic's row without the last captured batches of these partitions: an import has gone on behind them."""
+        names = {f"{_LAST_BATCH}{number}" for number in partitions}
+        return dataclasses.replace(row, states={name: text for name, text in row.states.items() if name not in names})
