@@ -8,27 +8,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
-from verification.pairs.histories import GROUNDS, Found, History, pairs, play, triples
+from verification.pairs.histories import GROUNDS, History, pairs, triples
 from verification.pairs.operations import OPERATIONS
+from verification.pairs.outcomes import Asked, outcome_of
 from verification.pairs.readers import READERS
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Which readers are asked."""
-
-    slow: bool
-    without: frozenset[str]
-    spark: bool
 
 
 def main() -> int:
@@ -103,35 +91,10 @@ def _clear() -> None:
 def _outcomes(histories: list[History], asked: Asked, jobs: int) -> Iterator[tuple[History, int, str]]:
     if jobs == 1:
         for history in histories:
-            yield _outcome(history, asked)
+            yield outcome_of(history, asked)
         return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_outcome, histories, itertools.repeat(asked))
-
-
-def _outcome(history: History, asked: Asked) -> tuple[History, int, str]:
-    """The history, how many steps of it were compared, and what was found."""
-    with open(os.devnull, "w") as nowhere:
-        stderr, sys.stderr = sys.stderr, nowhere  # warnings of jobs, which are not what is judged
-        try:
-            return (
-                history,
-                play(history, slow=asked.slow, without=asked.without, session=_session() if asked.spark else None),
-                "",
-            )
-        except Found as found:
-            return history, 0, str(found)
-        finally:
-            sys.stderr = stderr
-
-
-@cache
-def _session() -> Any:
-    from spark_segments import spark_session
-
-    session = spark_session("pairs", master="local[2]", config={"spark.ui.enabled": "false"})
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+        yield from pool.map(outcome_of, histories, itertools.repeat(asked))
 
 
 if __name__ == "__main__":
