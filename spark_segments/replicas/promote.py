@@ -38,6 +38,7 @@ from spark_segments.replicas.leader import Leader
 from spark_segments.replicas.role import Role, role_of
 from spark_segments.replicas.role_changes import (
     check_former,
+    is_fenced_for_another,
     leader_epochs,
     least_epochs,
     partitions_in_new_epochs,
@@ -183,6 +184,34 @@ class Promotion:
         the error of its storage.
         """
         self.log.check_writable()
+        here, theirs = self._newest()
+        role = role_of(here)
+        if theirs is not None:
+            check_former(here, theirs, role.token, force=self.force)
+        if role.is_leader:
+            return self._promoted_before(here, theirs)
+        is_copied = theirs is not None and theirs.deleted_ms is None and self._can_be_copied(here, theirs)
+        if not self.dry_run:
+            return self._promote(here, theirs, is_copied=is_copied)
+        tails = [] if is_copied else self._left_behind(theirs)
+        after = theirs if is_copied and theirs is not None else here
+        rows = partitions_in_new_epochs(after, least_epochs(here, theirs, role.promotion_token))
+        return self._done(here, theirs, STEPS, {row.partition: row.leader_epochs[-1] for row in rows}, tails)
+
+    def _newest(self) -> tuple[Snapshot, Snapshot | None]:
+        """The newest snapshots of the topic here and of the former leader's, None where that is out of reach."""
+        here = self._unfenced()
+        # The follower first: a mirror may bring it to a version that the leader did not have before.
+        theirs = self._within_reach(lambda: self._look(here))
+        if theirs is None or not is_fenced_for_another(theirs, role_of(here).token):
+            return here, theirs
+        # Another run of this promotion may have given the follower its token, and fenced the leader, between the two.
+        here = self._unfenced()
+        former = self._reached.manifest(self.topic)
+        return here, self._within_reach(lambda: former.snapshot(deleted=True))
+
+    def _unfenced(self) -> Snapshot:
+        """The newest snapshot of the topic here. Raises NotLeaderError where it is fenced."""
         here = self.log.snapshot(self.topic)
         role = role_of(here)
         if role.is_fenced:
@@ -193,18 +222,7 @@ class Promotion:
                 found=f"a topic that the one in {role.leader_uri} was promoted in place of",
                 hint="Mirror its leader into an empty log directory, and promote the follower there",
             )
-        theirs = self._within_reach(lambda: self._look(here))
-        if theirs is not None:
-            check_former(here, theirs, role.promotion_token or role.fence_token, force=self.force)
-        if role.is_leader:
-            return self._promoted_before(here, theirs)
-        is_copied = theirs is not None and theirs.deleted_ms is None and self._can_be_copied(here, theirs)
-        if not self.dry_run:
-            return self._promote(here, theirs, is_copied=is_copied)
-        tails = [] if is_copied else self._left_behind(theirs)
-        after = theirs if is_copied and theirs is not None else here
-        rows = partitions_in_new_epochs(after, least_epochs(here, theirs, role.promotion_token))
-        return self._done(here, theirs, STEPS, {row.partition: row.leader_epochs[-1] for row in rows}, tails)
+        return here
 
     def _promoted_before(self, here: Snapshot, theirs: Snapshot | None) -> Promotion:
         """The result for a leader. The leader before it is fenced here, if it was out of reach when it was replaced."""
@@ -235,7 +253,7 @@ class Promotion:
         if theirs is not None:
             theirs = self._within_reach(lambda: self._fence(here, token, role_epoch))
         if theirs is not None:
-            role_epoch = role_of(theirs).epoch + (role_of(theirs).fence_token != token)
+            role_epoch = role_of(theirs).epoch + is_fenced_for_another(theirs, token)
             if is_copied and self._within_reach(lambda: self._copy(token)):
                 version = role_of(theirs).fence_version
             else:

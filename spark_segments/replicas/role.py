@@ -94,6 +94,11 @@ class Role:
     def is_fenced(self) -> bool:
         return self.name == Role.FENCED
 
+    @property
+    def token(self) -> str | None:
+        """The token of the promotion that has begun here, or that has given the role."""
+        return self.promotion_token or self.fence_token
+
     def given_to(self, states: Mapping[str, str]) -> dict[str, str]:
         """`states` with this role in place of the one that they say."""
         values: dict[str, object] = {

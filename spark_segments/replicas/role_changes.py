@@ -24,12 +24,18 @@ def check_former(here: Snapshot, theirs: Snapshot, token: str | None, *, force: 
             found=f"a follower of {role.source.uri}",
             hint="Name its leader: --from",
         )
-    if role.is_fenced and role.fence_token != token and not force:
+    if is_fenced_for_another(theirs, token) and not force:
         raise NotLeaderError(
             f"Topic {theirs.topic} is no leader any more: another topic was promoted in its place",
             found=f"role_epoch {role.epoch}, leader_uri {role.leader_uri}",
             hint="Name that log directory as the former leader: --from. Where it is lost: --force",
         )
+
+
+def is_fenced_for_another(theirs: Snapshot, token: str | None) -> bool:
+    """Whether a former leader is fenced for another promotion than that of the `token`."""
+    role = role_of(theirs)
+    return role.is_fenced and role.fence_token != token
 
 
 def leader_epochs(snapshot: Snapshot) -> dict[int, tuple[int, int]]:
@@ -42,7 +48,7 @@ def least_epochs(here: Snapshot, theirs: Snapshot | None, token: str | None) -> 
 
     Where `theirs` is fenced for another promotion than the `token`'s, the topic promoted there has its next epoch.
     """
-    is_others = theirs is not None and role_of(theirs).is_fenced and role_of(theirs).fence_token != token
+    is_others = theirs is not None and is_fenced_for_another(theirs, token)
     return {number: epoch + 1 + is_others for number, (epoch, _) in leader_epochs(theirs or here).items()}
 
 

@@ -203,8 +203,11 @@ class TopicMirror:
         if follower.is_follower and not same_topic:
             return
         if same_topic:
-            if not follower.is_follower and self._is_former(leader, here):
-                raise self._promoted_over(here)
+            if not follower.is_follower:
+                # The version to mirror may be of before the promotion.
+                newest = self.source.manifest(self.topic).snapshot(deleted=True)
+                if self._is_former(newest, here):
+                    raise self._promoted_over(here)
             copies = Copy(here, self.target.storage), Copy(leader, self.source.storage)
             if lineage is None:
                 tails = foreign_tails(*copies, self.spark)

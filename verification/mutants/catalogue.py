@@ -929,6 +929,15 @@ MUTANTS = (
     ),
     Mutant(
         "mirror",
+        "a fence that another run of the promotion has set is taken for another promotion's",
+        "replicas/promote.py",
+        "        if theirs is None or not is_fenced_for_another(theirs, role_of(here).token):\n",
+        "        if True:\n",
+        "tests/maintenance/promotion/test_promote.py::"
+        "test_a_promotion_that_another_run_begins_between_two_reads_is_the_same_one",
+    ),
+    Mutant(
+        "mirror",
         "a damaged batch travels",
         "replicas/copies.py",
         "windows(first_window_bytes=WINDOW_BYTES, as_written=True)\n        first",

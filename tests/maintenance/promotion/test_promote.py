@@ -197,6 +197,46 @@ def test_two_runs_of_a_promotion_are_one(leader, follower):
     assert epochs(follower) == ((0, 0), (1, 11))
 
 
+@pytest.mark.parametrize("is_opened", [False, True], ids=["fenced", "opened"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_promotion_that_another_run_begins_between_two_reads_is_the_same_one(leader, follower, is_opened, dry_run):
+    """The follower is read without a token. Then another run gives it one, and fences the leader by it."""
+    add(leader, [10])
+    killed = Play()
+    killed.commits(lambda go: go(), lambda go: (_ for _ in ()).throw(Killed))  # the token, no mirrored version
+
+    def other_run(go):
+        if is_opened:
+            promote_topic(follower, TOPIC)
+        else:
+            with pytest.raises(Killed):
+                promote_topic(played(follower, killed), TOPIC)
+        assert leader.topic(TOPIC).snapshot.role == "fenced"
+        return go()
+
+    between = Play()
+    between.next("open", other_run)
+    assert promote_topic(follower, TOPIC, played(leader, between), dry_run=dry_run).is_fenced
+    if not dry_run:
+        add(follower, [11])
+        assert numbers(follower) == list(range(12))
+        assert epochs(follower) == ((0, 0), (1, 11))
+
+
+def test_a_mirror_into_a_topic_that_is_promoted_meanwhile_says_so(leader, follower):
+    """It is about to copy versions of before the fence."""
+    add(leader, [10])
+
+    def promoted(go):
+        promote_topic(follower, TOPIC)
+        add(follower, [11])
+        return go()
+
+    between = Play()
+    between.next("open", lambda go: (go(), promoted(lambda: None))[0])
+    assert "was promoted over the topic in" in mirrored_again(played(leader, between), follower)
+
+
 def test_writers_that_move_to_the_new_leader_lose_nothing_and_write_nothing_twice(leader, follower):
     """Three writers append until they are refused, then send what was refused to the other side."""
 
