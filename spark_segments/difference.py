@@ -230,8 +230,8 @@ def _compare_parts(own: _Part, other: _Part, end: int) -> tuple[int | None, bool
     same = paired.copy()
     if paired.any():
         theirs = other.batches.take(partner)
-        known = (own.batches.leader_epoch >= 0) & (theirs.leader_epoch >= 0)
-        other_epoch = paired & known & (own.batches.leader_epoch != theirs.leader_epoch)
+        have_epochs = (own.batches.leader_epoch >= 0) & (theirs.leader_epoch >= 0)
+        other_epoch = paired & have_epochs & (own.batches.leader_epoch != theirs.leader_epoch)
         differing += own.first[other_epoch][:1].tolist()
         same &= (own.batches.crc == theirs.crc) & ~other_epoch
     rest_of_other = np.ones(len(other.first), bool)
@@ -268,8 +268,8 @@ def _meeting(part: _Part, against: _Part) -> tuple[np.ndarray, np.ndarray]:
 
 def _uneven(part: _Part, partner: _Part) -> list[int]:
     """Offsets where batches overlap but begin or end apart: a cleaner keeps both offsets of a batch."""
-    whole = ~part.is_cut & ~partner.is_cut
-    wrong = np.flatnonzero(whole & ((part.first != partner.first) | (part.last != partner.last)))
+    is_uncut = ~part.is_cut & ~partner.is_cut
+    wrong = np.flatnonzero(is_uncut & ((part.first != partner.first) | (part.last != partner.last)))
     if not len(wrong):
         return []
     row = wrong[0]

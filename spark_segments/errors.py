@@ -47,9 +47,9 @@ class SegmentsError(Exception):
         if self.byte_position is not None:
             text += f" at position {self.byte_position}"
         facts = [("expected", self.expected), ("found", self.found)]
-        said = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
-        if said:
-            text += f": {said}"
+        details = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
+        if details:
+            text += f": {details}"
         if self.hint is not None:
             text += f". {self.hint}"
         return text if text.isprintable() else escaped(text, one_line=self._one_line)

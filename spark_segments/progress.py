@@ -82,11 +82,11 @@ def _notebook_bar(label: str, of_bytes: bool) -> Iterator[Progress]:
     def bar() -> object:
         shown = human_bytes if of_bytes else "{:,}".format
         seconds = time.monotonic() - begun
-        said = [f"{shown(done)} of {shown(total)}"] if total else ["…"]
-        said += [f"{human_bytes(done / seconds)}/s"] if of_bytes and seconds else []
-        said += [f"{seconds:.0f} s", f"left: {seconds * (total - done) / done:.0f} s" if done else "left: …"]
+        facts = [f"{shown(done)} of {shown(total)}"] if total else ["…"]
+        facts += [f"{human_bytes(done / seconds)}/s"] if of_bytes and seconds else []
+        facts += [f"{seconds:.0f} s", f"left: {seconds * (total - done) / done:.0f} s" if done else "left: …"]
         value = f'value="{done}" max="{total}"' if total else ""
-        return notebook.HTML(f"<div>{html.escape(label)} <progress {value}></progress> {', '.join(said)}</div>")
+        return notebook.HTML(f"<div>{html.escape(label)} <progress {value}></progress> {', '.join(facts)}</div>")
 
     handle = notebook.display(bar(), display_id=True)
 

@@ -48,14 +48,14 @@ def duration_ms(text: str, unit: str = "ms") -> int:
     return round(sum(Decimal(number) * UNIT_MS[name] for number, name in parts))
 
 
-def span_ms(given: Duration) -> int:
+def span_ms(duration: Duration) -> int:
     """Milliseconds of a duration. In a text a number needs its unit: every tool has another one."""
-    if isinstance(given, datetime.timedelta):
-        return given // datetime.timedelta(milliseconds=1)
-    if not isinstance(given, str):
-        return given
-    _check_unit("A duration", given, "s", "m", "d")
-    return duration_ms(given)
+    if isinstance(duration, datetime.timedelta):
+        return duration // datetime.timedelta(milliseconds=1)
+    if not isinstance(duration, str):
+        return duration
+    _check_unit("A duration", duration, "s", "m", "d")
+    return duration_ms(duration)
 
 
 def volume_bytes(text: str) -> int:
@@ -101,20 +101,20 @@ def iso_ms(text: str) -> int:
         ) from error
 
 
-def moment_ms(given: Time, now_ms: int | None = None) -> int:
+def moment_ms(moment: Time, now_ms: int | None = None) -> int:
     """Milliseconds since 1970 of a time: a number or a text of such milliseconds, a datetime, an ISO date or time, now,
     today, yesterday, tomorrow, friday (the next one after today), `last friday`, `2 hours ago` or `in 3 days`.
 
     Days begin at midnight in UTC, and a time without a zone is in UTC. `now_ms`: the time that is now, by default by
     this machine's clock.
     """
-    if isinstance(given, datetime.datetime):
-        zoned = given if given.tzinfo is not None else given.replace(tzinfo=datetime.UTC)
+    if isinstance(moment, datetime.datetime):
+        zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
         return (zoned - _EPOCH) // datetime.timedelta(milliseconds=1)  # a float's 53 bits would be a ms off at times
-    if not isinstance(given, str):
-        return given
+    if not isinstance(moment, str):
+        return moment
     now_ms = wall_ms() if now_ms is None else now_ms
-    words = given.strip().lower()
+    words = moment.strip().lower()
     if words == "now":
         return now_ms
     if words in _DAYS_AWAY:
@@ -127,7 +127,7 @@ def moment_ms(given: Time, now_ms: int | None = None) -> int:
     if words.endswith(" ago"):
         return now_ms - _said_ms(words.removesuffix(" ago"))
     try:
-        return iso_ms(given)
+        return iso_ms(moment)
     except InvalidOptionError as error:
         error.expected = f"{error.expected}, today, yesterday, friday, 2 hours ago, in 3 days"
         raise

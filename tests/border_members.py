@@ -173,7 +173,7 @@ MEMBERS = (
     (
         "LeaderEpochs",
         "Positions, and what a reader loses that goes on at one",
-        "before entries entry_of know known_at of_copies stamps_all",
+        "allows before entries entry_of known_at of_copies stamps_all",
     ),
     (
         "Eras",

@@ -272,9 +272,9 @@ def _group_offsets(path: str, patterns: Sequence[str], storage_options: Mapping[
         .topic(TOPIC)
         .scan(columns=["key", "value"], view="latest", isolation="read_committed", include_tombstones=False)
     )
-    there = groups_of_records(
+    log_groups = groups_of_records(
         record
         for batch in scan.batches()
         for record in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
-    return {group: there[group] for group in chosen_groups(there, patterns, "The directory has")}
+    return {group: log_groups[group] for group in chosen_groups(log_groups, patterns, "The directory has")}

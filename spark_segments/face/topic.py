@@ -139,7 +139,7 @@ class Topic(Prints):
         from spark_segments.maintenance.explanation.explain import explain
 
         self.log.check_writable()  # before the snapshot: that of a directory of Kafka's reads all its segments
-        at_ms, time_ms = (None if given is None else moment_ms(given) for given in (now_ms, timestamp_ms))
+        at_ms, time_ms = (None if moment is None else moment_ms(moment) for moment in (now_ms, timestamp_ms))
         every_ms = span_ms(every_ms)
         return explain(self.log, self.snapshot, partition, offset, time_ms, every_ms=every_ms, now_ms=at_ms)
 

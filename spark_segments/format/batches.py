@@ -192,10 +192,10 @@ _PROBLEMS = {
 
 
 def _problem(problem: int, expected: int, found: int, path: str, byte_position: int) -> CorruptBatchError:
-    message, wanted = _PROBLEMS[problem]
+    message, expectation = _PROBLEMS[problem]
     shown: object = {ZEROS: "zeros", BAD_CRC: f"{found:#010x}"}.get(problem, found)
     return CorruptBatchError(
-        message, path=path, byte_position=byte_position, expected=wanted.format(expected), found=shown
+        message, path=path, byte_position=byte_position, expected=expectation.format(expected), found=shown
     )
 
 

@@ -50,10 +50,10 @@ def _named(path: Path) -> list[Path]:
 def is_stale(library: Path, files: set[Path]) -> bool:
     """Whether the library is missing, or older than one of the files."""
     try:
-        made = library.stat().st_mtime_ns
+        library_ns = library.stat().st_mtime_ns
     except FileNotFoundError:
         return True
-    return any(file.stat().st_mtime_ns > made for file in files)
+    return any(file.stat().st_mtime_ns > library_ns for file in files)
 
 
 def check() -> None:
@@ -70,15 +70,17 @@ def check() -> None:
 
 def _all_are_newer() -> bool:
     """Whether every library is newer than every source of the package: then none needs a look at what it is made of."""
-    made: list[int] = []
-    written: list[int] = []
+    library_times: list[int] = []
+    source_times: list[int] = []
     missing = False
     for directory, _, names in os.walk(PACKAGE):
         for name in names:
             if name.endswith((".py", ".pxd", ".h", SUFFIX)):
-                (made if name.endswith(SUFFIX) else written).append(os.stat(f"{directory}/{name}").st_mtime_ns)
+                (library_times if name.endswith(SUFFIX) else source_times).append(
+                    os.stat(f"{directory}/{name}").st_mtime_ns
+                )
             missing |= name.endswith("kernels.py") and name.replace(".py", SUFFIX) not in names
-    return not missing and min(made) > max(written)
+    return not missing and min(library_times) > max(source_times)
 
 
 def _refuse(message: str, expected: str, found: str) -> None:

@@ -186,11 +186,11 @@ def xxh32(data: bytes) -> int:
     prime1, prime2, prime3, prime4, prime5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
     mask = 0xFFFFFFFF
     value = (prime5 + len(data)) & mask
-    whole = len(data) & ~3
-    for (lane,) in _U32_LITTLE.iter_unpack(data[:whole]):
+    lanes_end = len(data) & ~3
+    for (lane,) in _U32_LITTLE.iter_unpack(data[:lanes_end]):
         value = (value + lane * prime3) & mask
         value = (((value << 17) | (value >> 15)) & mask) * prime4 & mask
-    for byte in data[whole:]:
+    for byte in data[lanes_end:]:
         value = (value + byte * prime5) & mask
         value = (((value << 11) | (value >> 21)) & mask) * prime1 & mask
     value = (value ^ (value >> 15)) * prime2 & mask
@@ -226,18 +226,18 @@ def _new_compressor(codec: int, level: int | None) -> Compressor:
     if codec == SNAPPY:
         snappy: Compressor = pa.Codec("snappy").compress
         return snappy
-    wanted = DEFAULT_LEVELS[codec] if level is None else level
+    chosen = DEFAULT_LEVELS[codec] if level is None else level
     low, high = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}[codec]
-    if not (low <= wanted <= high or (codec == GZIP and wanted == -1)):
-        raise InvalidOptionError(f"No such level of {CODEC_NAMES[codec]}", expected=f"{low} to {high}", found=wanted)
+    if not (low <= chosen <= high or (codec == GZIP and chosen == -1)):
+        raise InvalidOptionError(f"No such level of {CODEC_NAMES[codec]}", expected=f"{low} to {high}", found=chosen)
     if codec == ZSTD:
-        return zstandard.ZstdCompressor(level=wanted).compress
+        return zstandard.ZstdCompressor(level=chosen).compress
     if codec == GZIP:
         # zlib-ng's level 1 saves a fifth less than zlib's level 1. Its level 2 is smaller and faster than zlib's 1.
-        gzip_level = DEFAULT_LEVELS[GZIP] if wanted == -1 else max(wanted, 2)
+        gzip_level = DEFAULT_LEVELS[GZIP] if chosen == -1 else max(chosen, 2)
         return partial(zlib_ng.compress, level=gzip_level, wbits=_GZIP_WBITS)
     # lz4-java: the default level means the fast compressor, any other level the high compressor.
-    lz4_level = None if wanted == DEFAULT_LEVELS[LZ4] else min(max(wanted, 3), 12)
+    lz4_level = None if chosen == DEFAULT_LEVELS[LZ4] else min(max(chosen, 3), 12)
     lz4: Compressor = pa.Codec("lz4_raw", compression_level=lz4_level).compress
     return lz4
 

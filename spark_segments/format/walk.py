@@ -97,12 +97,18 @@ def walk(
     byte_position, window_bytes = start_position, min(most, first_window_bytes or most)
     least_bytes = 0
     while byte_position < end_position:
-        wanted = min(window_bytes, end_position - byte_position + BORDER_BYTES)
-        wanted = min(max(wanted, least_bytes), log_bytes - byte_position)
-        data = read(byte_position, wanted)
+        # How much to read, where a batch may begin before `end_position` and end behind it:
+        #
+        #   byte_position            end_position          log_bytes
+        #   |-- window_bytes … --------|-- BORDER_BYTES --|    |      a batch that begins before the end, mostly whole
+        #   |-- least_bytes: the batch that the last read cut, even far behind the end --|
+        length = min(window_bytes, end_position - byte_position + BORDER_BYTES)
+        length = min(max(length, least_bytes), log_bytes - byte_position)
+        data = read(byte_position, length)
         scan = scan_batches(data, file_position=byte_position, path=path, check_crc=check_crc)
-        is_short = data.size < wanted
+        is_short = data.size < length
         if not scan.consumed and scan.error is None and not is_short and byte_position + scan.needed <= log_bytes:
+            # Not one whole batch in the window, though the file has the rest: read again from the same place.
             window_bytes = least_bytes = max(scan.needed, min(window_bytes * 2, most))
             continue
         least_bytes = 0
@@ -113,6 +119,7 @@ def walk(
         if bad_message is not None:
             good_bytes = int(bad_message.byte_position or 0) - byte_position
         byte_position += good_bytes
+        # The next range begins with the batches from `end_position` on: kept here, they would be read twice.
         last_position = min(byte_position, end_position)
         if len(window.batches) and window.batches.byte_position[-1] >= last_position:
             window = window.take(window.batches.byte_position < last_position)

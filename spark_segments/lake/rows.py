@@ -166,7 +166,7 @@ def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[Scan
     known = LatestKeys.of(keys)
     for batch in Scan.read(log, parts):
         check_wanted()
-        rivals = batch.filter(pa.array(known.know(batch.column("key"))))
+        rivals = batch.filter(pa.array(known.contains(batch.column("key"))))
         theirs, ours = eras.ranks(rivals), own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
         if (_is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
             return True

@@ -85,7 +85,7 @@ class Position:
             )
         # A position at the log end waits for the next record. Above it, the log was cut or is a shorter copy; once it
         # has grown beyond the position, only the epoch still shows that the records below are others.
-        if offset > state.log_end or not epochs.know(self.leader_epoch):
+        if offset > state.log_end or not epochs.allows(self.leader_epoch):
             return Loss(
                 Loss.OTHER_LOG,
                 max(min(offset, state.log_end), state.log_start),

@@ -56,18 +56,18 @@ class Decoder:
         try:
             if isinstance(self.codec, Registered):
                 rows = self.codec.framed(rows, _headers(context, valid), self.chosen.column)
-            made = self.codec.read(rows)
+            values = self.codec.read(rows)
         except Undecodable as error:
             if self.chosen.errors != NULL:
                 raise self._error(rows, valid, error, context) from None
-            made = self._isolated(rows, 0, bad)
+            values = self._isolated(rows, 0, bad)
         if valid is not None:
-            made = _spread(made, valid, len(array))
+            values = _spread(values, valid, len(array))
         raw = None
         if self.chosen.raw_column is not None:
             places = np.asarray(bad, np.int64) if valid is None else valid[np.asarray(bad, np.int64)]
             raw = _spread(array.take(pa.array(places)), places, len(array))
-        return made, raw
+        return values, raw
 
     def _isolated(self, rows: pa.BinaryArray, first: int, bad: list[int]) -> pa.Array:
         """The rows decoded. Undecodable rows are null, and their places go into `bad`. Finds them by halving."""
@@ -138,7 +138,7 @@ class Encoder:
             return pa.nulls(len(array), pa.binary())
         rows, valid = _without_nulls(array)
         try:
-            made = self.codec.write(rows).cast(pa.binary())
+            written = self.codec.write(rows).cast(pa.binary())
         except Undecodable as error:
             at, error = first_undecodable(rows, self.codec.write, error)
             raise ValueFormatError(
@@ -146,7 +146,7 @@ class Encoder:
                 path=_place(None, at if valid is None else int(valid[at])),
                 hint="Change the rows, or the schema",
             ) from None
-        return made if valid is None else _spread(made, valid, len(array))
+        return written if valid is None else _spread(written, valid, len(array))
 
 
 class FormatDecoders(tuple[Decoder, ...]):
@@ -214,12 +214,12 @@ def decoders(
     """The decoders of a topic's columns. `sample` gives the first records with a value of a column, where only a value
     shows its type.
     """
-    made = []
+    readers = []
     for chosen in formats:
         registry = open_one(chosen) if chosen.format in KINDS else None
         codec = reading_codec(chosen, topic, registry, partial(sample, chosen.column))
-        made.append(Decoder(chosen, codec, partial(open_one, chosen)))
-    return FormatDecoders(made)
+        readers.append(Decoder(chosen, codec, partial(open_one, chosen)))
+    return FormatDecoders(readers)
 
 
 def encoders(
@@ -229,12 +229,12 @@ def encoders(
     open_one: OpenRegistry = registry_of,
 ) -> FormatEncoders:
     """The encoders of columns of these types; a column that is absent needs no encoder."""
-    made = []
+    writers = []
     for chosen in formats:
         if chosen.column in types:
             registry = open_one(chosen) if chosen.format in KINDS else None
-            made.append(Encoder(chosen, writing_codec(chosen, topic, registry, types[chosen.column])))
-    return FormatEncoders(made)
+            writers.append(Encoder(chosen, writing_codec(chosen, topic, registry, types[chosen.column])))
+    return FormatEncoders(writers)
 
 
 def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.RecordBatch:
@@ -243,8 +243,8 @@ def decode_batch(batch: pa.RecordBatch, readers: Sequence[Decoder]) -> pa.Record
     for reader in readers:
         if reader.chosen.column not in columns:
             continue
-        made, raw = reader.decode(columns[reader.chosen.column], batch)
-        columns[reader.chosen.column] = made
+        values, raw = reader.decode(columns[reader.chosen.column], batch)
+        columns[reader.chosen.column] = values
         if reader.chosen.raw_column is not None:
             columns[reader.chosen.raw_column] = raw
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
@@ -279,11 +279,11 @@ def _headers(context: pa.RecordBatch | None, valid: np.ndarray | None) -> pa.Lis
     return headers if valid is None else headers.take(pa.array(valid))
 
 
-def _spread(made: pa.Array, places: np.ndarray, rows: int) -> pa.Array:
+def _spread(values: pa.Array, places: np.ndarray, rows: int) -> pa.Array:
     """The values at their places among `rows`, nulls between."""
     indexes = np.full(rows, -1, np.int64)
     indexes[places] = np.arange(len(places))
-    return made.take(pa.array(indexes, mask=indexes < 0))
+    return values.take(pa.array(indexes, mask=indexes < 0))
 
 
 def _place(context: pa.RecordBatch | None, row: int) -> str:
@@ -321,8 +321,8 @@ class FormatColumns:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the batches that `conformed` gives."""
-        whole = decoded_schema(RECORD_SCHEMA, self._used)
-        return pa.schema([whole.field(name) for name in self._decoded_names])
+        full = decoded_schema(RECORD_SCHEMA, self._used)
+        return pa.schema([full.field(name) for name in self._decoded_names])
 
     def conformed(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
         """Batches that `decoded` gave, each in exactly the schema, or in another. Columns that they lack are null."""

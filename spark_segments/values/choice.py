@@ -42,12 +42,14 @@ def reading_codec(
         return _unregistered(chosen, None)
     text = chosen.schema
     if text is not None and not _is_schema(text, kind):
-        made, schema = type_of_ddl(text), None
+        value_type, schema = type_of_ddl(text), None
     else:
         schema = Schema(kind, text) if text is not None else _newest(chosen, topic, registry, kind, sample)
-        made = codecs.type_of_registered(registry, schema, chosen.message)
+        value_type = codecs.type_of_registered(registry, schema, chosen.message)
     subject = chosen.subject_of(topic)
-    return codecs.Registered(kind, registry, made, schema, chosen.message, checked=chosen.checked, subject=subject)
+    return codecs.Registered(
+        kind, registry, value_type, schema, chosen.message, checked=chosen.checked, subject=subject
+    )
 
 
 def writing_codec(
@@ -70,18 +72,18 @@ def writing_codec(
     newest = registry.version(subject) if chosen.schema is None else None
     if newest is not None and newest.kind != kind:
         raise InvalidOptionError(f"The schemas of {subject} are {newest.kind}", expected=kind, found=newest.kind)
-    schema = newest or Schema(kind, _given_schema(chosen, kind, column_type))
+    schema = newest or Schema(kind, _schema_to_write(chosen, kind, column_type))
     if schema.id is None:
         if not chosen.register:
-            known = registry.version(subject)
-            if known is None or known != schema:
+            registered = registry.version(subject)
+            if registered is None or registered != schema:
                 raise registry.error(f"{subject} has no such schema, and auto.register.schemas is false")
-            schema = known
+            schema = registered
         else:
             schema = replace(schema, id=registry.register(subject, schema))
-    made = codecs.type_of_registered(registry, schema, chosen.message)
+    value_type = codecs.type_of_registered(registry, schema, chosen.message)
     return codecs.Registered(
-        kind, registry, made, schema, chosen.message, written=schema, checked=chosen.checked, subject=subject
+        kind, registry, value_type, schema, chosen.message, written=schema, checked=chosen.checked, subject=subject
     )
 
 
@@ -138,21 +140,21 @@ def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample
         return codecs.numbers(name)
     if name in ("string", "uuid"):
         return codecs.uuids() if name == "uuid" else codecs.string()
-    made = portable(column_type) if column_type is not None else None
+    value_type = portable(column_type) if column_type is not None else None
     if chosen.schema is not None:
-        made = _given_type(chosen.schema, name)
+        value_type = _type_of_schema_option(chosen.schema, name)
     if name == "json":
-        is_text = made is None or (chosen.schema is None and made in (pa.string(), pa.binary()))
-        return codecs.json_text() if is_text or made is None else codecs.json(made)
-    if name == "connect-json" and made is None and chosen.envelope:
-        made = _type_of_envelopes(chosen, sample)
-    if made is None:
+        is_text = value_type is None or (chosen.schema is None and value_type in (pa.string(), pa.binary()))
+        return codecs.json_text() if is_text or value_type is None else codecs.json(value_type)
+    if name == "connect-json" and value_type is None and chosen.envelope:
+        value_type = _type_of_envelopes(chosen, sample)
+    if value_type is None:
         raise InvalidOptionError(
             f"{column}.format={name} needs {column}.schema",
             expected="Spark's DDL, such as id bigint, name string" + (", or a Connect schema" if "con" in name else ""),
             found="none",
         )
-    return codecs.csv(made) if name == "csv" else codecs.connect(made, chosen.envelope)
+    return codecs.csv(value_type) if name == "csv" else codecs.connect(value_type, chosen.envelope)
 
 
 def _type_of_envelopes(chosen: ColumnFormat, sample: Sample) -> pa.DataType | None:
@@ -175,7 +177,7 @@ def _type_of_envelopes(chosen: ColumnFormat, sample: Sample) -> pa.DataType | No
     )
 
 
-def _given_type(text: str, name: str) -> pa.DataType:
+def _type_of_schema_option(text: str, name: str) -> pa.DataType:
     """The type in value.schema, for a format without schemas: DDL, or a JSON or Connect or Avro schema."""
     if text.strip()[:1] not in ("{", "["):
         return type_of_ddl(text)
@@ -195,16 +197,16 @@ def _is_schema(text: str, kind: str) -> bool:
     return start[:1] in ("{", "[", '"') or (kind == AVRO and start in avro_schema.PRIMITIVES)
 
 
-def _given_schema(chosen: ColumnFormat, kind: str, column_type: pa.DataType | None) -> str:
+def _schema_to_write(chosen: ColumnFormat, kind: str, column_type: pa.DataType | None) -> str:
     """The schema to write with where the subject has no schema: value.schema, or a schema of the column's type."""
     text = chosen.schema
     if text is not None and _is_schema(text, kind):
         return text
-    made = type_of_ddl(text) if text is not None else column_type
-    if made is None or kind == PROTOBUF:
+    value_type = type_of_ddl(text) if text is not None else column_type
+    if value_type is None or kind == PROTOBUF:
         raise InvalidOptionError(
             f"No schema to write {chosen.column}s with", hint=f"Give {chosen.column}.schema, or register one"
         )
     if kind == AVRO:
-        return compact(avro_schema.schema_of(portable(made)))
-    return compact(json_schema.schema_of(portable(made), chosen.subject or "Value"))
+        return compact(avro_schema.schema_of(portable(value_type)))
+    return compact(json_schema.schema_of(portable(value_type), chosen.subject or "Value"))

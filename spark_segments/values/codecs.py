@@ -166,8 +166,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _write_conformed(write: Callable[[pa.Array], pa.Array], kind: pa.DataType, array: pa.Array) -> pa.Array:
     with refused_by_arrow():
-        made = conformed(array, kind)
-    return write(made)
+        values = conformed(array, kind)
+    return write(values)
 
 
 def _read_avro(array: pa.BinaryArray, node: avro_schema.Node, head: int = 0) -> pa.Array:
@@ -237,9 +237,9 @@ class Registered:
             message = protobuf.message_of(schema.text, self.registry.references(schema), self.message)
             return _joined(head + wire.write_indexes(message.indexes), message.write(array))
         json_schema.check_fits(array.type, self.type, "the value")
-        made = write_json(array).cast(pa.binary())
-        self._check_json(made, schema)
-        return _joined(head, made)
+        texts = write_json(array).cast(pa.binary())
+        self._check_json(texts, schema)
+        return _joined(head, texts)
 
     def _read_one(self, array: pa.BinaryArray, schema_id: int) -> pa.Array:
         """Rows of the same schema id."""
@@ -250,8 +250,8 @@ class Registered:
         if schema.kind != self.kind:
             raise Undecodable(f"the schema {schema_id} is {schema.kind}, and here {self.kind} is read")
         try:
-            made = {AVRO: self._avro, PROTOBUF: self._protobuf, JSON: self._json}[self.kind](array, schema)
-            return widened(made, self.type)
+            values = {AVRO: self._avro, PROTOBUF: self._protobuf, JSON: self._json}[self.kind](array, schema)
+            return widened(values, self.type)
         except (evolution.Incompatible, pa.ArrowInvalid) as error:
             why = str(error) if isinstance(error, evolution.Incompatible) else reason_of(error)
             raise Undecodable(f"the schema {schema_id} cannot be read as the reader's: {why}") from None
@@ -281,23 +281,23 @@ class Registered:
             left = left.filter(pc.invert(alike))
         if len(parts) == 1:
             return parts[0]
-        made = pa.concat_arrays([widened(part, self.type) for part in parts])
-        return made.take(pc.sort_indices(pa.concat_arrays(places)))
+        values = pa.concat_arrays([widened(part, self.type) for part in parts])
+        return values.take(pc.sort_indices(pa.concat_arrays(places)))
 
     def _check_message(self, name: str) -> None:
-        wanted = self.message
+        own_name = self.message
         if self.schema is not None:
-            wanted = protobuf.message_of(self.schema.text, self.registry.references(self.schema), self.message).name
-        if wanted not in (name, name.rpartition(".")[2]):
+            own_name = protobuf.message_of(self.schema.text, self.registry.references(self.schema), self.message).name
+        if own_name not in (name, name.rpartition(".")[2]):
             raise Undecodable(
-                f"a message {name}, and here {wanted} is read: set value.message, or read the others apart"
+                f"a message {name}, and here {own_name} is read: set value.message, or read the others apart"
             )
 
     def _json(self, array: pa.BinaryArray, schema: Schema) -> pa.Array:
         rest = without(array, wire.HEADER_BYTES)
-        made = read_json(rest, self.type, whole_numbers=True)
+        values = read_json(rest, self.type, whole_numbers=True)
         self._check_json(rest, schema)
-        return made
+        return values
 
     def _check_json(self, array: pa.BinaryArray, schema: Schema) -> None:
         if self.checked:

@@ -89,17 +89,17 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         ]
         return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
     if (t.is_list(kind) and _is_list(array.type)) or (t.is_map(kind) and t.is_map(array.type)):
-        whole = pa.concat_arrays([array])  # from offset 0
+        unsliced = pa.concat_arrays([array])  # from offset 0
         if t.is_map(kind):
             entries = pa.StructArray.from_arrays(
-                [recast_field(whole.keys, kind.key_field), recast_field(whole.items, kind.item_field)],
+                [recast_field(unsliced.keys, kind.key_field), recast_field(unsliced.items, kind.item_field)],
                 fields=[kind.key_field, kind.item_field],
             )
         else:
-            whole = whole.cast(pa.list_(array.type.value_type))
-            entries = recast_field(whole.values, kind.value_field)
+            unsliced = unsliced.cast(pa.list_(array.type.value_type))
+            entries = recast_field(unsliced.values, kind.value_field)
         return pa.Array.from_buffers(
-            kind, len(whole), [valid_bits(whole), whole.buffers()[1]], offset=0, children=[entries]
+            kind, len(unsliced), [valid_bits(unsliced), unsliced.buffers()[1]], offset=0, children=[entries]
         )
     try:
         if t.is_duration(array.type) or t.is_duration(kind):
@@ -139,28 +139,28 @@ def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return recast(array, kind)
 
 
-def _unknown_fields(given: pa.DataType, kind: pa.DataType, path: str) -> list[str]:
+def _unknown_fields(own: pa.DataType, kind: pa.DataType, path: str) -> list[str]:
     t = pa.types
-    if t.is_struct(given) and t.is_struct(kind):
+    if t.is_struct(own) and t.is_struct(kind):
         unknown: list[str] = []
-        for field in given:
+        for field in own:
             at = kind.get_field_index(field.name)
             below = _unknown_fields(field.type, kind.field(at).type, f"{path}{field.name}.") if at >= 0 else []
             unknown += below if at >= 0 else [path + field.name]
         return unknown
-    if _is_list(given) and _is_list(kind):
-        return _unknown_fields(given.value_type, kind.value_type, f"{path}[].")
-    if t.is_map(given) and t.is_map(kind):
-        return _unknown_fields(given.item_type, kind.item_type, f"{path}{{}}.")
+    if _is_list(own) and _is_list(kind):
+        return _unknown_fields(own.value_type, kind.value_type, f"{path}[].")
+    if t.is_map(own) and t.is_map(kind):
+        return _unknown_fields(own.item_type, kind.item_type, f"{path}{{}}.")
     return []
 
 
 def recast_field(array: pa.Array, field: pa.Field) -> pa.Array:
     """`recast` to a field's type, with zeros for nulls where the field cannot be null."""
-    made = recast(array, field.type)
-    if field.nullable or not made.null_count:
-        return made
-    return pc.coalesce(made, _absent(len(made), field))
+    values = recast(array, field.type)
+    if field.nullable or not values.null_count:
+        return values
+    return pc.coalesce(values, _absent(len(values), field))
 
 
 def _absent(rows: int, field: pa.Field) -> pa.Array:
@@ -194,12 +194,12 @@ def with_leaves(array: pa.Array, kind: pa.DataType, leaf: Callable[[pa.Array, pa
         return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
     if not (t.is_list(kind) or t.is_map(kind)):
         return leaf(array, kind)
-    whole = pa.concat_arrays([array]) if array.offset else array
+    unsliced = pa.concat_arrays([array]) if array.offset else array
     if t.is_map(kind):
-        child = map_entries(whole.keys, with_leaves(whole.items, kind.item_type, leaf))
+        child = map_entries(unsliced.keys, with_leaves(unsliced.items, kind.item_type, leaf))
     else:
-        child = with_leaves(whole.values, kind.value_type, leaf)
-    return pa.Array.from_buffers(kind, len(whole), whole.buffers()[:2], children=[child])
+        child = with_leaves(unsliced.values, kind.value_type, leaf)
+    return pa.Array.from_buffers(kind, len(unsliced), unsliced.buffers()[:2], children=[child])
 
 
 def valid_bits(array: pa.Array) -> pa.Buffer | None:
@@ -236,10 +236,10 @@ def type_of_ddl(text: str) -> pa.DataType:
     depths = accumulate({"<": 1, ">": -1}.get(token, 0) for token in tokens)
     check_bounds("the type in DDL", len(tokens), max(depths, default=0))
     parser = _TypeParser(tokens, text)
-    whole = parser.columns(None) if len(tokens) > 1 and tokens[1] not in "<(" else parser.type()
+    kind = parser.columns(None) if len(tokens) > 1 and tokens[1] not in "<(" else parser.type()
     if parser.rest:
         raise _wrong(text)
-    return whole
+    return kind
 
 
 class _TypeParser:
@@ -247,8 +247,8 @@ class _TypeParser:
         self.rest = tokens
         self._text = text
 
-    def _next(self, wanted: str | None = None) -> str:
-        if not self.rest or (wanted is not None and self.rest[0] != wanted):
+    def _next(self, expected: str | None = None) -> str:
+        if not self.rest or (expected is not None and self.rest[0] != expected):
             raise _wrong(self._text)
         return self.rest.pop(0)
 
@@ -283,9 +283,9 @@ class _TypeParser:
 
     def _within(self, opening: str, closing: str, inner: Callable[[], pa.DataType]) -> pa.DataType:
         self._next(opening)
-        made = inner()
+        kind = inner()
         self._next(closing)
-        return made
+        return kind
 
     def _map(self) -> pa.DataType:
         key = self.type()

@@ -86,8 +86,8 @@ def column_formats(options: Mapping[str, str], storage_options: Mapping[str, str
 
     Raises InvalidOptionError for a format that is none, and options that belong to none.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    columns = [_column(name, given, storage_options) for name in COLUMNS]
+    values = {name.lower(): value for name, value in options.items()}
+    columns = [_column(name, values, storage_options) for name in COLUMNS]
     formats = [chosen for chosen in columns if chosen is not None]
     names = [chosen.format for chosen in formats]
     if any(chosen.checked for chosen in formats) and JSON_SCHEMA not in names:
@@ -95,8 +95,8 @@ def column_formats(options: Mapping[str, str], storage_options: Mapping[str, str
     return formats
 
 
-def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str, str] | None) -> ColumnFormat | None:
-    values = {part: given.get(f"{column}.{part}") for part in _PARTS}
+def _column(column: str, options: Mapping[str, str], storage_options: Mapping[str, str] | None) -> ColumnFormat | None:
+    values = {part: options.get(f"{column}.{part}") for part in _PARTS}
     name = (values["format"] or "binary").lower()
     if name not in FORMATS:
         raise InvalidOptionError(f"Unknown {column}.format", expected=", ".join(FORMATS), found=name)
@@ -130,12 +130,12 @@ def _column(column: str, given: Mapping[str, str], storage_options: Mapping[str,
         subject=values["subject"],
         message=values["message"],
         envelope=_flag(f"{column}.schemas.enable", values["schemas.enable"]),
-        registry=given.get(REGISTRY),
+        registry=options.get(REGISTRY),
         registry_options=tuple(
-            sorted((name.removeprefix(prefix), text) for name, text in given.items() if name.startswith(prefix))
+            sorted((name.removeprefix(prefix), text) for name, text in options.items() if name.startswith(prefix))
         ),
-        register=_flag(AUTO_REGISTER, given.get(AUTO_REGISTER)),
-        checked=_flag(FAIL_INVALID, given.get(FAIL_INVALID), default=False),
+        register=_flag(AUTO_REGISTER, options.get(AUTO_REGISTER)),
+        checked=_flag(FAIL_INVALID, options.get(FAIL_INVALID), default=False),
     )
 
 

@@ -92,8 +92,8 @@ class Message:
                 f"The message {self.name} has no such fields", expected=schema.names, found=unknown
             )
         with refused_by_arrow():
-            made = recast(numbered_enums(array, self.descriptor), pa.struct(list(schema)))
-        batch = pa.RecordBatch.from_arrays(made.flatten(), schema=schema)
+            values = recast(numbered_enums(array, self.descriptor), pa.struct(list(schema)))
+        batch = pa.RecordBatch.from_arrays(values.flatten(), schema=schema)
         return self.writer.record_batch_to_array(batch).cast(pa.binary())
 
 
@@ -147,8 +147,8 @@ def _message(descriptor: Any, indexes: tuple[int, ...]) -> Message:
             if not _is_panic(error):
                 raise
         else:
-            made = portable(pa.struct(list(reader.schema())))
-            return Message(descriptor.full_name, indexes, made, descriptor, reader, writer)
+            struct = portable(pa.struct(list(reader.schema())))
+            return Message(descriptor.full_name, indexes, struct, descriptor, reader, writer)
     return Message(descriptor.full_name, indexes, type_of_message(descriptor), descriptor, None, None)
 
 
@@ -157,21 +157,21 @@ def _is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _check_message(descriptor: Any, known: dict[str, int], above: tuple[str, ...]) -> int:
+def _check_message(descriptor: Any, counts: dict[str, int], above: tuple[str, ...]) -> int:
     """How many fields a message is, written out; a message within itself is text. Raises InvalidOptionError for too
     many.
     """
     name = descriptor.full_name
-    if name in known:
-        return known[name]
+    if name in counts:
+        return counts[name]
     if name in above:
         return 1
     fields = 1 + len(descriptor.fields)
     for field in descriptor.fields:
         if field.message_type is not None:
-            fields += _check_message(field.message_type, known, (*above, name))
+            fields += _check_message(field.message_type, counts, (*above, name))
     check_bounds(name, fields, len(above))
-    known[name] = fields
+    counts[name] = fields
     return fields
 
 
@@ -243,8 +243,8 @@ def _linked(root: Any, references: References) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
-    given = {name for name, _ in references}
-    texts = "".join(f'import "{name}";' for name in root.dependency if name not in given and _is_built_in(name))
+    referenced = {name for name, _ in references}
+    texts = "".join(f'import "{name}";' for name in root.dependency if name not in referenced and _is_built_in(name))
     if texts:
         own = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3"; {texts}', ()))
         for file in own.file[:-1]:
@@ -317,8 +317,8 @@ def numbered_enums(array: pa.Array, descriptor: Any) -> pa.Array:
         _field(child, fields[name]) if name in fields else child
         for name, child in zip(names, array.flatten(), strict=True)
     ]
-    made = pa.struct([pa.field(name, child.type) for name, child in zip(names, children, strict=True)])
-    return pa.Array.from_buffers(made, len(array), [valid_bits(array)], children=children)
+    struct = pa.struct([pa.field(name, child.type) for name, child in zip(names, children, strict=True)])
+    return pa.Array.from_buffers(struct, len(array), [valid_bits(array)], children=children)
 
 
 def _field(array: pa.Array, field: Any) -> pa.Array:
@@ -327,17 +327,17 @@ def _field(array: pa.Array, field: Any) -> pa.Array:
         return array
     if not field.is_repeated:
         return _one(array, field)
-    whole = pa.concat_arrays([array])  # from offset 0
+    unsliced = pa.concat_arrays([array])  # from offset 0
     if message is not None and message.GetOptions().map_entry and t.is_map(array.type):
-        items = _field(whole.items, message.fields_by_name["value"])
-        child = map_entries(whole.keys, items)
-        made = pa.map_(array.type.key_type, child.type.field("value"))
+        items = _field(unsliced.items, message.fields_by_name["value"])
+        child = map_entries(unsliced.keys, items)
+        kind = pa.map_(array.type.key_type, child.type.field("value"))
     elif t.is_list(array.type):
-        child = _one(whole.values, field)
-        made = pa.list_(pa.field("element", child.type))
+        child = _one(unsliced.values, field)
+        kind = pa.list_(pa.field("element", child.type))
     else:
         return array
-    return pa.Array.from_buffers(made, len(whole), [valid_bits(whole), whole.buffers()[1]], children=[child])
+    return pa.Array.from_buffers(kind, len(unsliced), [valid_bits(unsliced), unsliced.buffers()[1]], children=[child])
 
 
 def _one(array: pa.Array, field: Any) -> pa.Array:
@@ -347,12 +347,12 @@ def _one(array: pa.Array, field: Any) -> pa.Array:
         return array
     values = field.enum_type.values
     numbers = pa.array(np.array([value.number for value in values], np.int32))
-    known = numbers.take(pc.index_in(array, value_set=pa.array([value.name for value in values], array.type)))
-    if known.null_count == array.null_count:
-        return known
-    is_other = pc.and_(array.is_valid(), known.is_null())
+    numbered = numbers.take(pc.index_in(array, value_set=pa.array([value.name for value in values], array.type)))
+    if numbered.null_count == array.null_count:
+        return numbered
+    is_other = pc.and_(array.is_valid(), numbered.is_null())
     others = pc.if_else(is_other, array, pa.scalar(None, array.type))
     try:
-        return pc.coalesce(known, others.cast(pa.int32()))
+        return pc.coalesce(numbered, others.cast(pa.int32()))
     except pa.ArrowInvalid:
         raise Undecodable(f"{field.name} is no value of the enum {field.enum_type.name}") from None

@@ -49,10 +49,10 @@ def read_messages(array: pa.BinaryArray, descriptor: Any, kind: pa.DataType) -> 
     """The messages of rows without nulls. Raises Undecodable."""
     from google.protobuf import json_format, message, message_factory
 
-    made, rows = message_factory.GetMessageClass(descriptor), []
+    message_class, rows = message_factory.GetMessageClass(descriptor), []
     for row, value in enumerate(array.to_pylist()):
         try:
-            rows.append(_values_of(made.FromString(value), ()))
+            rows.append(_values_of(message_class.FromString(value), ()))
         except (message.DecodeError, json_format.Error, TypeError, ValueError, OverflowError, RecursionError):
             raise Undecodable(f"not a message {descriptor.full_name}", row) from None
     try:

@@ -66,17 +66,17 @@ def _function(convert: Callable[[pa.Array], pa.Array], spark_type: DataType, col
     # Spark reads the annotations as objects, and this module has them as text.
     convert.__annotations__ = {"array": pa.Array, "return": pa.Array}
     make: Any = arrow_udf
-    made: Column = make(convert, spark_type)(col)
-    return made
+    column: Column = make(convert, spark_type)(col)
+    return column
 
 
 def _chosen(
     value_format: str, schema: str | None, options: Mapping[str, Any]
 ) -> tuple[list[ColumnFormat], str | None, str | None]:
     """(the format, the topic, the column's type in DDL) of a call's arguments."""
-    given, topic, ddl = {f"{_COLUMN}.format": value_format}, None, None
+    settings, topic, ddl = {f"{_COLUMN}.format": value_format}, None, None
     if schema is not None:
-        given[f"{_COLUMN}.schema"] = schema
+        settings[f"{_COLUMN}.schema"] = schema
     for name, value in options.items():
         dotted = name.replace("_", ".")
         full = next(
@@ -89,5 +89,5 @@ def _chosen(
         elif full is None or full.endswith("raw.column"):
             raise InvalidOptionError("Unknown option", found=name, expected="registry, topic, subject, message, errors")
         else:
-            given[full] = str(value).lower() if isinstance(value, bool) else str(value)
-    return column_formats(given), topic, ddl
+            settings[full] = str(value).lower() if isinstance(value, bool) else str(value)
+    return column_formats(settings), topic, ddl

@@ -57,8 +57,8 @@ class TypedColumns:
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The registry that the options name; without schema.registry, the topic `_schemas`."""
         named = {name: text for name, text in formats.items() if name.lower().startswith(REGISTRY)}
-        wanted = {"value.format": "avro", REGISTRY: SCHEMAS_TOPIC, **named}
-        registry = self._registry(column_formats(wanted, self._options)[-1])
+        settings = {"value.format": "avro", REGISTRY: SCHEMAS_TOPIC, **named}
+        registry = self._registry(column_formats(settings, self._options)[-1])
         assert registry is not None  # schema.registry is set
         return registry
 

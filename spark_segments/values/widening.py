@@ -23,31 +23,31 @@ def widened(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return recast(array, kind)
 
 
-def _check(given: pa.DataType, kind: pa.DataType, path: str) -> None:
+def _check(source: pa.DataType, kind: pa.DataType, path: str) -> None:
     t = pa.types
-    if t.is_struct(given) and t.is_struct(kind):
+    if t.is_struct(source) and t.is_struct(kind):
         for field in kind:
-            if (at := given.get_field_index(field.name)) >= 0:
-                _check(given.field(at).type, field.type, f"{path}.{field.name}" if path else field.name)
-    elif (t.is_list(given) or t.is_large_list(given)) and t.is_list(kind):
-        _check(given.value_type, kind.value_type, f"{path}[]")
-    elif t.is_map(given) and t.is_map(kind):
-        _check(given.key_type, kind.key_type, f"{path}{{}}")
-        _check(given.item_type, kind.item_type, f"{path}{{}}")
-    elif not is_wider(given, kind):
-        raise Undecodable(f"{path or 'the value'} is {given} in the schema of the row, and {kind} is read")
+            if (at := source.get_field_index(field.name)) >= 0:
+                _check(source.field(at).type, field.type, f"{path}.{field.name}" if path else field.name)
+    elif (t.is_list(source) or t.is_large_list(source)) and t.is_list(kind):
+        _check(source.value_type, kind.value_type, f"{path}[]")
+    elif t.is_map(source) and t.is_map(kind):
+        _check(source.key_type, kind.key_type, f"{path}{{}}")
+        _check(source.item_type, kind.item_type, f"{path}{{}}")
+    elif not is_wider(source, kind):
+        raise Undecodable(f"{path or 'the value'} is {source} in the schema of the row, and {kind} is read")
 
 
-def is_wider(given: pa.DataType, kind: pa.DataType) -> bool:
+def is_wider(source: pa.DataType, kind: pa.DataType) -> bool:
     """Whether `kind` has all values of `given`; of decimals, as far as its digits before the point are enough."""
     t = pa.types
-    if isinstance(given, pa.BaseExtensionType):
-        return is_wider(given.storage_type, kind)
-    if given == kind or t.is_null(given):
+    if isinstance(source, pa.BaseExtensionType):
+        return is_wider(source.storage_type, kind)
+    if source == kind or t.is_null(source):
         return True
-    if t.is_integer(given):
-        wider = t.is_integer(kind) and kind.bit_width >= given.bit_width
-        return bool(wider or given.bit_width <= _EXACT_BITS.get(kind, 0) or t.is_decimal(kind))
-    if t.is_decimal(given):
-        return bool(t.is_decimal(kind) and kind.scale >= given.scale)
-    return bool(given == pa.float32() and kind == pa.float64())
+    if t.is_integer(source):
+        wider = t.is_integer(kind) and kind.bit_width >= source.bit_width
+        return bool(wider or source.bit_width <= _EXACT_BITS.get(kind, 0) or t.is_decimal(kind))
+    if t.is_decimal(source):
+        return bool(t.is_decimal(kind) and kind.scale >= source.scale)
+    return bool(source == pa.float32() and kind == pa.float64())

@@ -110,9 +110,9 @@ def _prefixed(
     """The values, with what `prefix` makes of a row's head before each of the rows."""
     if not len(rows):
         return values
-    known = heads.dictionary_encode()
-    made = pa.array([prefix(head) for head in known.dictionary.to_pylist()], pa.binary()).take(known.indices)
-    everywhere = pc.replace_with_mask(pa.repeat(pa.scalar(b""), len(values)), _mask(rows, len(values)), made)
+    distinct = heads.dictionary_encode()
+    prefixes = pa.array([prefix(head) for head in distinct.dictionary.to_pylist()], pa.binary()).take(distinct.indices)
+    everywhere = pc.replace_with_mask(pa.repeat(pa.scalar(b""), len(values)), _mask(rows, len(values)), prefixes)
     return pc.binary_join_element_wise(everywhere, values, b"")
 
 
@@ -129,8 +129,8 @@ def message_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
     """
     numbers: list[int] = []
     at = 0
-    wanted = 1
-    while len(numbers) < wanted:
+    count = 1
+    while len(numbers) < count:
         raw = shift = 0
         while True:
             if at >= len(data) or shift > 28:
@@ -144,7 +144,7 @@ def message_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
         if len(numbers) == 1:
             if not 0 <= numbers[0] <= _MOST_INDEXES:
                 raise Undecodable(f"{numbers[0]} message indexes of Protobuf")
-            wanted = numbers[0] + 1
+            count = numbers[0] + 1
     return tuple(numbers[1:]) or (0,), at
 
 

@@ -70,9 +70,9 @@ def test_a_later_epoch_from_a_lower_offset_on_parts_the_logs_there():
 
 def test_an_epoch_that_a_log_skipped_was_of_a_leader_whose_records_were_cut():
     epochs = LeaderEpochs(((2, 1000), (5, 2000)))
-    assert [epochs.know(epoch) for epoch in (0, 2, 5)] == [True, True, True]  # retention took the records of epoch 0
-    assert [epochs.know(epoch) for epoch in (3, 6)] == [False, False]
-    assert LeaderEpochs(()).know(7)
+    assert [epochs.allows(epoch) for epoch in (0, 2, 5)] == [True, True, True]  # retention took the records of epoch 0
+    assert [epochs.allows(epoch) for epoch in (3, 6)] == [False, False]
+    assert LeaderEpochs(()).allows(7)
 
 
 def test_logs_differ_where_their_epochs_do():

@@ -37,6 +37,6 @@ class ActiveProducers:
             at = np.searchsorted(self.producer_id, batches.producer_id[rows]).clip(max=len(self.producer_id) - 1)
             is_last = batches.last_offset[rows] + offset_shift == self.last_offset[at]
             is_marker = batches.is_control[rows] & (batches.producer_epoch[rows] == self.epoch[at])
-            known = self.producer_id[at] == batches.producer_id[rows]
-            kept[rows] = known & np.where(self.last_offset[at] >= 0, is_last, is_marker)
+            is_active = self.producer_id[at] == batches.producer_id[rows]
+            kept[rows] = is_active & np.where(self.last_offset[at] >= 0, is_last, is_marker)
         return kept

@@ -144,8 +144,8 @@ def clean_batches(
     if record_filter.codec is not None:  # control batches are never compressed
         codec = np.where(batches.is_control, codec, record_filter.codec)
     unread = action & READ == 0
-    whole = action & KEEP_WHOLE != 0
-    for part in record_sections(window, wanted=~unread):
+    is_whole = action & KEEP_WHOLE != 0
+    for part in record_sections(window, mask=~unread):
         rows = slice(part.first, part.last)
         columns = Batches(
             address=address_of(window.data) + window.starts[rows],
@@ -174,10 +174,10 @@ def clean_batches(
             )
         source = batches.take(rows)
         ends = part.last == len(batches)
-        dropped, control = (unread & ~superseded & ~whole)[rows], source.is_control
+        dropped, control = (unread & ~superseded & ~is_whole)[rows], source.is_control
         stats = CleanerStats(
             records_read=int(count[rows].sum()),
-            records_kept=cleaned.kept + int(count[rows][whole[rows]].sum()),
+            records_kept=cleaned.kept + int(count[rows][is_whole[rows]].sum()),
             superseded=cleaned.superseded + int(count[rows][superseded[rows]].sum()),
             tombstone=cleaned.tombstones_expired,
             no_key=cleaned.no_key,
@@ -208,11 +208,11 @@ def _actions(
 
 def _decide_plain(action: np.ndarray, plain: np.ndarray, live: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Sets the actions of `plain` batches by the number of their live records. Returns which have no live record."""
-    known = plain & (live >= 0)
-    dead: np.ndarray = known & (live == 0)
+    counted = plain & (live >= 0)
+    dead: np.ndarray = counted & (live == 0)
     action[dead] &= ~READ
-    action[known & (live == count)] = KEEP_WHOLE
-    action[known & (live > 0) & (live < count)] |= LIVE_KNOWN
+    action[counted & (live == count)] = KEEP_WHOLE
+    action[counted & (live > 0) & (live < count)] |= LIVE_KNOWN
     return dead
 
 

@@ -36,15 +36,15 @@ class LatestKeys(OffsetMap):
     @classmethod
     def of(cls, keys: pa.Array, *, seed: int | None = None) -> LatestKeys:
         """A map that has the keys binary[n], without null."""
-        known = cls(BYTES_PER_SLOT * (2 * len(keys) + 2), seed=seed)
-        known.put_records(keys, np.zeros(len(keys), np.int64))
-        return known
+        latest_keys = cls(BYTES_PER_SLOT * (2 * len(keys) + 2), seed=seed)
+        latest_keys.put_records(keys, np.zeros(len(keys), np.int64))
+        return latest_keys
 
-    def know(self, keys: pa.Array) -> np.ndarray:
-        """bool[n]: which of the keys binary[n] the map has; null keys count as known."""
-        known = np.zeros(len(keys), np.bool_)
-        self.mark_superseded(keys, np.full(len(keys), -1, np.int64), known)
-        return known
+    def contains(self, keys: pa.Array) -> np.ndarray:
+        """bool[n]: which of the keys binary[n] the map has; null keys count as contained."""
+        contained = np.zeros(len(keys), np.bool_)
+        self.mark_superseded(keys, np.full(len(keys), -1, np.int64), contained)
+        return contained
 
     def put_records(self, keys: pa.Array, offsets: np.ndarray) -> bool:
         """Puts records: `keys` binary[n], of which null keys are skipped, and `offsets` int64[n]. False: the map is

@@ -127,8 +127,8 @@ class OffsetMap:
             window = window.take(~exclude)
             rows = rows[~exclude]
         batches = window.batches
-        wanted = ~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound)
-        window = window.take(wanted)
+        has_records = ~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound)
+        window = window.take(has_records)
         is_plain = np.zeros(len(window.batches), np.uint8)
         for part in record_sections(window):
             of_part = slice(part.first, part.last)
@@ -137,7 +137,7 @@ class OffsetMap:
                 return False
         if plain is not None:
             first, last = window.batches.base_offset + offset_shift, window.batches.last_offset + offset_shift
-            plain[rows[wanted]] = (is_plain != 0) & (first >= self.start_offset) & (last < bound)
+            plain[rows[has_records]] = (is_plain != 0) & (first >= self.start_offset) & (last < bound)
         self.advance(min(bound, past_last))
         return True
 
@@ -171,9 +171,9 @@ class OffsetMap:
 
     def _grow(self, entries: int) -> None:
         at = self.capacity
-        wanted = max(_GROWTH * at, int(entries / _GROWING_LOAD) + 1)
+        slots = max(_GROWTH * at, int(entries / _GROWING_LOAD) + 1)
         # A last step that would gain little is taken at once.
-        self._take(self._max_slots if wanted * _GROWTH > self._max_slots else wanted)
+        self._take(self._max_slots if slots * _GROWTH > self._max_slots else slots)
         aside: list[np.ndarray] = []
         while at:
             aside.append(np.empty(_ASIDE_SLOTS * BYTES_PER_SLOT // 8, np.uint64))

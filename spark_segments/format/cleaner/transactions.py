@@ -59,8 +59,8 @@ class TransactionalBatches:
     @classmethod
     def join(cls, parts: Iterable[TransactionalBatches]) -> TransactionalBatches:
         """Those of neighbouring parts, in order."""
-        known = [part for part in parts if len(part)] or [_NO_BATCHES]
-        return cls(*(np.concatenate([getattr(part, name) for part in known]) for name in cls.__slots__))
+        filled = [part for part in parts if len(part)] or [_NO_BATCHES]
+        return cls(*(np.concatenate([getattr(part, name) for part in filled]) for name in cls.__slots__))
 
 
 _NO_BATCHES = TransactionalBatches(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.bool_, np.int64)))
@@ -87,9 +87,9 @@ class CleanedTransactions:
         All transactions of the log may be given at once, and given again. An entry is in the index of the segment that
         has the marker, which may come after the segment that has the data.
         """
-        known = set(zip(self._aborted.producer_id.tolist(), self._aborted.first_offset.tolist(), strict=True))
+        present = set(zip(self._aborted.producer_id.tolist(), self._aborted.first_offset.tolist(), strict=True))
         pairs = zip(aborted.producer_id.tolist(), aborted.first_offset.tolist(), strict=True)
-        new = np.array([pair not in known for pair in pairs], np.bool_)
+        new = np.array([pair not in present for pair in pairs], np.bool_)
         both = AbortedTransactions.concatenate([self._aborted, aborted.take(new)])
         order = np.argsort(both.first_offset, kind="stable")
         self._aborted = both.take(order)

@@ -81,16 +81,16 @@ class WantedRecords(NamedTuple):
     timestamp_type: int | None = None  # of all records; None: what their batches say
 
 
-def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> Iterator[BatchGroup]:
+def batch_groups(window: Window, excluded: np.ndarray | None, selection: WantedRecords) -> Iterator[BatchGroup]:
     """The groups of a window's batches (magic 2) that may hold wanted records.
 
     Raises CorruptBatchError where a batch cannot be decompressed, counts more records than its bytes can hold, or has
     offsets outside of the log's range.
     """
-    sections = _sections(window, excluded, wanted)
-    target_bytes = max(1, min(wanted.target_bytes, _MOST_TARGET_BYTES))
-    payload_share, row_bytes = _arrow_size(wanted.columns, wanted.topic)
-    opener = SectionOpener(window, sections, keep=wanted.view_values)
+    sections = _sections(window, excluded, selection)
+    target_bytes = max(1, min(selection.target_bytes, _MOST_TARGET_BYTES))
+    payload_share, row_bytes = _arrow_size(selection.columns, selection.topic)
+    opener = SectionOpener(window, sections, keep=selection.view_values)
     first = filled = 0
     while first < len(sections):
         room = target_bytes - filled
@@ -114,18 +114,18 @@ def batch_groups(window: Window, excluded: np.ndarray | None, wanted: WantedReco
 
 
 def offsets_of_headers(
-    window: Window, excluded: np.ndarray | None, wanted: WantedRecords
+    window: Window, excluded: np.ndarray | None, selection: WantedRecords
 ) -> Iterator[np.ndarray] | None:
     """The wanted offsets of a window's batches (magic 2) as their headers say, at most _MOST_OFFSETS at a time; None
     where a header does not: compaction left out records, or there are more than bytes would hold.
     """
-    sections = _sections(window, excluded, wanted)
+    sections = _sections(window, excluded, selection)
     counts, sizes = sections[:, COUNT], sections[:, END] - sections[:, ADDRESS]
     most = sizes // SMALLEST_RECORD * np.where(sections[:, CODEC] > 0, _MOST_SHRUNK, 1)
     if ((counts != sections[:, LAST_OFFSET_DELTA] + 1) | (counts > most)).any():
         return None
-    starts = np.maximum(sections[:, BASE_OFFSET], wanted.first_offset)
-    counts = np.maximum(np.minimum(sections[:, BASE_OFFSET] + counts, wanted.end_offset) - starts, 0)
+    starts = np.maximum(sections[:, BASE_OFFSET], selection.first_offset)
+    counts = np.maximum(np.minimum(sections[:, BASE_OFFSET] + counts, selection.end_offset) - starts, 0)
     behind = np.cumsum(counts)
     total = int(behind[-1]) if len(behind) else 0
 
@@ -146,7 +146,7 @@ def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
     return payload_share, row_bytes + (len(topic) if "topic" in columns else 0)
 
 
-def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords) -> np.ndarray:
+def _sections(window: Window, excluded: np.ndarray | None, selection: WantedRecords) -> np.ndarray:
     view, batches, shift = byte_view(window.data), window.batches, window.offset_shift
     if excluded is not None and len(excluded) != len(batches):
         raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
@@ -155,7 +155,7 @@ def _sections(window: Window, excluded: np.ndarray | None, wanted: WantedRecords
         view.__array_interface__["data"][0],
         len(view),
         window,
-        wanted,
+        selection,
         _NONE_EXCLUDED if excluded is None else excluded.view(np.uint8),
         sections,
     )

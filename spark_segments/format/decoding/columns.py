@@ -33,21 +33,21 @@ _MORE = 1.25
 class DecodedColumns:
     """The columns of one RecordBatch. Groups are appended to them; the first group decides how much room they have."""
 
-    def __init__(self, first: BatchGroup, wanted: WantedRecords, partition: int) -> None:
+    def __init__(self, first: BatchGroup, selection: WantedRecords, partition: int) -> None:
         rows, payload_bytes = first.rows, first.payload_bytes
         if not first.is_last:  # further groups of the same kind follow, up to the target and a little beyond it
-            times = _MORE * wanted.target_bytes / max(first.size, 1) + 1
+            times = _MORE * selection.target_bytes / max(first.size, 1) + 1
             rows, payload_bytes = int(rows * times), int(payload_bytes * times)
-        self._wanted, self._partition, self._timestamp_step = wanted, partition, first.timestamp_step
+        self._selection, self._partition, self._timestamp_step = selection, partition, first.timestamp_step
         self._most_rows, self._most_bytes = rows, payload_bytes
         self._counted_rows = self._counted_bytes = 0
         self._filled = _NOTHING
-        names = wanted.columns
+        names = selection.columns
         self._offsets, self._timestamps = _memory(rows * 8), _memory(rows * 8)
         self._key = _BinaryMemory(rows, payload_bytes) if "key" in names else None
         self._value: _BinaryMemory | _ViewMemory | None = None
         if "value" in names:
-            self._value = _ViewMemory(rows) if wanted.view_values else _BinaryMemory(rows, payload_bytes)
+            self._value = _ViewMemory(rows) if selection.view_values else _BinaryMemory(rows, payload_bytes)
         self._headers = _HeaderMemory(rows) if "headers" in names else None
 
     def has_room(self, group: BatchGroup) -> bool:
@@ -64,14 +64,14 @@ class DecodedColumns:
         self._counted_bytes += group.payload_bytes
         if isinstance(self._value, _ViewMemory):
             self._value.hold(group.buffers)
-        wanted, before = self._wanted, self._filled
-        range_wanted = (group.sections, wanted.first_offset, wanted.end_offset)
+        selection, before = self._selection, self._filled
+        offset_range = (group.sections, selection.first_offset, selection.end_offset)
         times = (self._offsets.address, self._timestamps.address)
         if self._key or self._value or self._headers:
             key, value, headers = self._key, self._value, self._headers
             outcome = Outcome(
                 *kernels.decode_records(
-                    *range_wanted,
+                    *offset_range,
                     before,
                     *times,
                     key.addresses if key else _NO_BINARY,
@@ -80,7 +80,7 @@ class DecodedColumns:
                 )
             )
         else:
-            outcome = Outcome(*kernels.decode_offsets(*range_wanted, before[0], *times))
+            outcome = Outcome(*kernels.decode_offsets(*offset_range, before[0], *times))
         if not outcome.problem:
             self._filled = outcome[: len(_NOTHING)]
             if self._headers and outcome.headers:
@@ -95,28 +95,28 @@ class DecodedColumns:
             arrays["key"] = self._key.array(pa.binary(), filled.rows, filled.key_bytes, filled.null_keys)
         if self._value:
             arrays["value"] = self._value.array(
-                self._wanted.schema.field("value").type, filled.rows, filled.value_bytes, filled.null_values
+                self._selection.schema.field("value").type, filled.rows, filled.value_bytes, filled.null_values
             )
         if self._headers and filled.headers:
             arrays["headers"] = self._headers.array(filled.rows)
         for name, memory in (("offset", self._offsets), ("timestamp", self._timestamps)):
             content = [None, _shrunk(memory, filled.rows * 8)]
             arrays[name] = pa.Array.from_buffers(RECORD_SCHEMA.field(name).type, filled.rows, content, null_count=0)
-        timestamp_type = self._wanted.timestamp_type
+        timestamp_type = self._selection.timestamp_type
         if timestamp_type is None:
             timestamp_type = CREATE_TIME if self._timestamp_step else LOG_APPEND_TIME
         return record_batches(
-            self._wanted, filled.rows, arrays, {"partition": self._partition, "timestampType": timestamp_type}
+            self._selection, filled.rows, arrays, {"partition": self._partition, "timestampType": timestamp_type}
         )
 
 
 def record_batches(
-    wanted: WantedRecords, rows: int, arrays: dict[str, pa.Array], same: dict[str, int]
+    selection: WantedRecords, rows: int, arrays: dict[str, pa.Array], same: dict[str, int]
 ) -> Iterator[pa.RecordBatch]:
     """The wanted columns of these `rows`, as RecordBatches of at most MOST_ROWS rows: arrays by name, and columns that
     have the same value in every row.
     """
-    schema, constants = wanted.schema, {"topic": wanted.topic, **same}
+    schema, constants = selection.schema, {"topic": selection.topic, **same}
     for first in range(0, rows, MOST_ROWS):
         count = min(rows - first, MOST_ROWS)
         # A column with the same value in every row is a slice of a cached array.

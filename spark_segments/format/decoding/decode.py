@@ -54,7 +54,7 @@ def decode_batches(
     With `view_values` the type of values is binary_view. Those above 12 bytes are views of the window's data, or of
     what was decompressed, and keep it in memory; nothing of them is copied.
     """
-    wanted = WantedRecords(
+    selection = WantedRecords(
         _schema(tuple(columns), view_values),
         frozenset(columns),
         topic,
@@ -67,17 +67,17 @@ def decode_batches(
     )
     if (window.batches.magic < 2).any():
         raise ValueError("messages of magic 0 and 1 are decoded once they are batches of magic 2")
-    if not wanted.columns - OF_BATCHES and (offsets := offsets_of_headers(window, exclude, wanted)) is not None:
+    if not selection.columns - OF_BATCHES and (offsets := offsets_of_headers(window, exclude, selection)) is not None:
         for rows in offsets:
-            yield from record_batches(wanted, len(rows), {"offset": pa.array(rows)}, {"partition": partition})
+            yield from record_batches(selection, len(rows), {"offset": pa.array(rows)}, {"partition": partition})
         return
     filling: DecodedColumns | None = None
-    for group in batch_groups(window, exclude, wanted):
+    for group in batch_groups(window, exclude, selection):
         if filling is not None and not filling.has_room(group):
             yield from filling.record_batches()
             filling = None
         if filling is None:
-            filling = DecodedColumns(group, wanted, partition)
+            filling = DecodedColumns(group, selection, partition)
         outcome = filling.read(group)
         if outcome.problem:
             raise corrupt(outcome, window.path, int(group.sections[outcome.section, POSITION]))
@@ -91,11 +91,11 @@ def batches_of_offsets(
 ) -> Iterator[pa.RecordBatch]:
     """As `decode_batches`, of offsets that all have a record. `columns`: of OF_BATCHES."""
     names = frozenset(columns)
-    wanted = WantedRecords(_schema(tuple(columns), False), names, topic, start_offset, end_offset, False, 0)
+    selection = WantedRecords(_schema(tuple(columns), False), names, topic, start_offset, end_offset, False, 0)
     for first in range(start_offset, end_offset, MOST_ROWS):
         end = min(first + MOST_ROWS, end_offset)
         offsets = {"offset": pa.array(np.arange(first, end))} if "offset" in names else {}
-        yield from record_batches(wanted, end - first, offsets, {"partition": partition})
+        yield from record_batches(selection, end - first, offsets, {"partition": partition})
 
 
 def record_schema(columns: Sequence[str], *, view_values: bool) -> pa.Schema:

@@ -51,18 +51,18 @@ def address_of(buffer: Any) -> int:
     return int(byte_view(buffer).__array_interface__["data"][0])
 
 
-def record_sections(window: Window, *, wanted: np.ndarray | None = None) -> Iterator[RecordSections]:
+def record_sections(window: Window, *, mask: np.ndarray | None = None) -> Iterator[RecordSections]:
     """The sections of all batches of a window (magic 2), in order.
 
     A batch that is not `wanted` (bool[n]) is not decompressed; its section is empty. Raises CorruptBatchError where a
     section cannot be decompressed or is too short for the records that its batch counts.
     """
     batches, path = window.batches, window.path
-    wanted = np.ones(len(batches), np.bool_) if wanted is None else wanted
+    mask = np.ones(len(batches), np.bool_) if mask is None else mask
     byte_position = window.starts
     end = address_of(window.data) + byte_position + batches.size
-    start = np.where(wanted, end - batches.size + RECORDS_POSITION, end)
-    rows = np.flatnonzero(wanted & (batches.codec != 0))
+    start = np.where(mask, end - batches.size + RECORDS_POSITION, end)
+    rows = np.flatnonzero(mask & (batches.codec != 0))
     sections = np.empty((len(rows), SECTION_FIELDS), np.int64)
     sections[:, ADDRESS] = start[rows]
     sections[:, END] = end[rows]
@@ -78,15 +78,15 @@ def record_sections(window: Window, *, wanted: np.ndarray | None = None) -> Iter
         opened += count
         # What lies behind them and needs no memory comes with them.
         last = int(rows[opened]) if opened < len(rows) else len(batches)
-        yield _checked(batches, wanted, first, last, start, end, path)
+        yield _checked(batches, mask, first, last, start, end, path)
         first = last
     if first < len(batches):
-        yield _checked(batches, wanted, first, len(batches), start, end, path)
+        yield _checked(batches, mask, first, len(batches), start, end, path)
 
 
 def _checked(
     batches: BatchTable,
-    wanted: np.ndarray,
+    mask: np.ndarray,
     first: int,
     last: int,
     start: np.ndarray,
@@ -96,7 +96,7 @@ def _checked(
     """The sections. Kernels allocate by the counts: CorruptBatchError for a count that the bytes cannot hold."""
     rows = slice(first, last)
     room = (end[rows] - start[rows]) // SMALLEST_RECORD
-    lying = wanted[rows] & (batches.count[rows] > room)
+    lying = mask[rows] & (batches.count[rows] > room)
     if lying.any():
         row = int(np.argmax(lying))
         raise CorruptBatchError(

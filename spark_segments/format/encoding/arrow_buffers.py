@@ -77,11 +77,11 @@ def one_array(column: Any) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _cast(array: pa.Array, wanted: pa.DataType, name: str, right: str) -> pa.Array:
-    if array.type.equals(wanted):
+def _cast(array: pa.Array, column_type: pa.DataType, name: str, right: str) -> pa.Array:
+    if array.type.equals(column_type):
         return array
     try:
-        return array.cast(wanted)
+        return array.cast(column_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidOptionError(
             f"The column {name} cannot be written ({reason_of(error)})", expected=right, found=array.type

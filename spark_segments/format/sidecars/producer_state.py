@@ -150,9 +150,9 @@ class ProducerState:
             self._under_way.pop(producer_id, None)
             epoch = int(batches.producer_epoch[row])
             # A fenced producer: the batches of its old epoch no longer count.
-            known = entry if epoch == entry.producer_epoch else ProducerEntry(producer_id, epoch)
+            current = entry if epoch == entry.producer_epoch else ProducerEntry(producer_id, epoch)
             self._entries[producer_id] = replace(
-                known,
+                current,
                 timestamp=int(markers.timestamp[marker]),
                 coordinator_epoch=int(markers.coordinator_epoch[marker]),
                 current_txn_first_offset=NO_OFFSET,

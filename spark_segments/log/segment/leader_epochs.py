@@ -66,7 +66,7 @@ class LeaderEpochs:
         later = (start for later_epoch, start in self.entries if later_epoch > epoch)
         return min(offset, next(later, offset))
 
-    def know(self, epoch: int) -> bool:
+    def allows(self, epoch: int) -> bool:
         """Whether a record of this epoch can have been read from this log, or from a part of it that has left the log.
 
         An epoch that is not there, above the first epoch that is, was that of a leader whose records were cut.

@@ -88,7 +88,7 @@ def _values(storage: Storage, keys: pa.Array, part: ScanPart) -> pa.Table:
     return _keys(
         storage,
         part,
-        lambda batch: pc.and_(batch.column("value").is_valid(), pa.array(latest_keys.know(batch.column("key")))),
+        lambda batch: pc.and_(batch.column("value").is_valid(), pa.array(latest_keys.contains(batch.column("key")))),
     )
 
 

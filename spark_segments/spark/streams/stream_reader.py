@@ -239,7 +239,7 @@ class StreamReader(DataSourceStreamReader):
                 continue
             epochs = state.leader_epochs
             stop = min(epochs.parting_offset(position.offset, position.leader_epoch), state.log_end)
-            if stop < position.offset or not epochs.know(position.leader_epoch):
+            if stop < position.offset or not epochs.allows(position.leader_epoch):
                 next_offset(place, position, state, self._data_loss)  # reports it
             if stop > state.end:
                 raise OffsetOutOfRangeError(

@@ -125,8 +125,8 @@ class _Resolver:
 
     def _record(self, writer: Node, reader: Node, path: str) -> Resolution:
         names = [field.name for field in writer.fields]
-        given = {field.name: field.node for field in writer.fields}
-        nodes = dict(given)
+        written = {field.name: field.node for field in writer.fields}
+        nodes = dict(written)
         steps: list[tuple[Field, int, Convert]] = []
         for field in reader.fields:
             name = next((alias for alias in (field.name, *field.aliases) if alias in nodes), None)
@@ -135,7 +135,7 @@ class _Resolver:
                     raise Incompatible(f"{path}{field.name} is not in the writer's schema and has no default")
                 steps.append((field, -1, _as_it_is))
                 continue
-            resolved = self.node(given[name], field.node, f"{path}{field.name}.")
+            resolved = self.node(written[name], field.node, f"{path}{field.name}.")
             nodes[name] = resolved.node
             steps.append((field, names.index(name), resolved.convert))
         fields = tuple(replace(field, node=nodes[field.name]) for field in writer.fields)
@@ -153,7 +153,7 @@ class _Resolver:
     def _list(self, writer: Node, reader: Node, path: str) -> Resolution:
         item = self.node(writer.children[0], reader.children[0], f"{path}[].")
         field = pa.field("element" if reader.kind == "array" else "value", item.node.type)
-        made = pa.list_(field) if reader.kind == "array" else pa.map_(pa.string(), field)
+        list_type = pa.list_(field) if reader.kind == "array" else pa.map_(pa.string(), field)
 
         def convert(array: pa.Array) -> pa.Array:
             child = item.convert(array.values if reader.kind == "array" else array.items)
@@ -161,7 +161,7 @@ class _Resolver:
                 child = map_entries(array.keys, child)
             return pa.Array.from_buffers(reader.type, len(array), array.buffers()[:2], children=[child])
 
-        return Resolution(replace(writer, children=(item.node,), type=made), convert)
+        return Resolution(replace(writer, children=(item.node,), type=list_type), convert)
 
     def _enum(self, writer: Node, reader: Node, path: str) -> Resolution:
         missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
@@ -195,9 +195,11 @@ class _Resolver:
             children[at] = resolved.node
             parts.append(resolved.convert)
         wide = len(writer.members) > 1
-        made = pa.struct([pa.field(f"member{at}", children[b].type) for at, (b, _) in enumerate(writer.members)])
+        members_type = pa.struct(
+            [pa.field(f"member{at}", children[b].type) for at, (b, _) in enumerate(writer.members)]
+        )
         single = children[writer.members[0][0]].type if writer.members else pa.null()
-        node = replace(writer, children=tuple(children), type=made if wide else single)
+        node = replace(writer, children=tuple(children), type=members_type if wide else single)
 
         def convert(array: pa.Array) -> pa.Array:
             if not parts:
@@ -233,12 +235,13 @@ def _into_union(convert: Convert, reader: Node, member: int) -> Convert:
         return lambda array: convert(array).cast(reader.type)
 
     def into(array: pa.Array) -> pa.Array:
-        made = convert(array)
+        member_array = convert(array)
         children = [
-            made if at == member else pa.nulls(len(array), child.type) for at, (_, child) in enumerate(reader.members)
+            member_array if at == member else pa.nulls(len(array), child.type)
+            for at, (_, child) in enumerate(reader.members)
         ]
         # A row that is null here is a null of the union.
-        return pa.StructArray.from_arrays(children, fields=list(reader.type), mask=made.is_null())
+        return pa.StructArray.from_arrays(children, fields=list(reader.type), mask=member_array.is_null())
 
     return into
 

@@ -204,13 +204,13 @@ class _ReadPlan:
         branches = len(node.children)
         self.lines.extend([()] * (branches + 1))
         self.lines[start] = (k.UNION, branches)
-        whole, marks = self._column(1), {at: self._column(1) for at, _ in node.members}
+        union, marks = self._column(1), {at: self._column(1) for at, _ in node.members}
         # All columns are known only when all branches are laid out; so the pads of the others come in a second part.
         parts: dict[int, tuple[Assemble, list[Line]]] = {}
         openings: dict[int, int] = {}
         for at, child in enumerate(node.children):
             self.lines[start + 1 + at] = (k.JUMP, len(self.lines))
-            self.lines.append((k.SET_VALID, whole, int(child.kind != "null")))
+            self.lines.append((k.SET_VALID, union, int(child.kind != "null")))
             if child.kind != "null":
                 self.lines.append((k.SET_VALID, marks[at], 1))
                 parts[at] = self.node(child, level)
@@ -226,18 +226,18 @@ class _ReadPlan:
             self.lines.append(())
         for at in exits:
             self.lines[at] = (k.JUMP, len(self.lines))
-        all_pads: list[Line] = [(k.SET_VALID, whole, 0)]
+        all_pads: list[Line] = [(k.SET_VALID, union, 0)]
         for at, (_, pads) in parts.items():
             all_pads += [(k.SET_VALID, marks[at], 0), *pads]
 
         def assemble(filled: _Filled, _: pa.Buffer | None) -> pa.Array:
             members = [part(filled, filled.bits(marks[at])) for at, (part, _) in parts.items()]
             if not members:
-                return pa.nulls(int(filled.counts[whole]))
+                return pa.nulls(int(filled.counts[union]))
             if not pa.types.is_struct(node.type) or len(members) == 1:
                 return pc.coalesce(*(member.cast(node.type) for member in members))
-            length = int(filled.counts[whole])
-            return pa.Array.from_buffers(node.type, length, [filled.bits(whole)], children=members)
+            length = int(filled.counts[union])
+            return pa.Array.from_buffers(node.type, length, [filled.bits(union)], children=members)
 
         return assemble, all_pads
 
@@ -251,9 +251,9 @@ def _least_bytes(node: Node) -> int:
 
 def _decimal(column: int, kind: pa.DataType) -> Assemble:
     def assemble(filled: _Filled, valid: pa.Buffer | None) -> pa.Array:
-        made = filled.array(column, kind, valid)
-        made.validate(full=True)  # the digits fit the precision
-        return made
+        decimals = filled.array(column, kind, valid)
+        decimals.validate(full=True)  # the digits fit the precision
+        return decimals
 
     return assemble
 
@@ -261,8 +261,8 @@ def _decimal(column: int, kind: pa.DataType) -> Assemble:
 def _binary(column: int, kind: pa.DataType) -> Assemble:
     def assemble(filled: _Filled, valid: pa.Buffer | None) -> pa.Array:
         content = [valid, filled.values(column), filled.bytes(column)]
-        made = pa.Array.from_buffers(pa.binary(), int(filled.counts[column]), content)
-        return made.cast(kind)  # text is checked to be UTF-8
+        rows = pa.Array.from_buffers(pa.binary(), int(filled.counts[column]), content)
+        return rows.cast(kind)  # text is checked to be UTF-8
 
     return assemble
 

@@ -43,10 +43,10 @@ class RecursiveReader:
 
     def read(self, data: pa.Buffer | None, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
         """The values of rows data[starts[i]:ends[i]] (int64[n] each). Raises Undecodable with the row."""
-        whole = b"" if data is None else memoryview(data)
+        content = b"" if data is None else memoryview(data)
         values = []
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            bytes_of_row = _Row(bytes(whole[start:end]))
+            bytes_of_row = _Row(bytes(content[start:end]))
             try:
                 values.append(bytes_of_row.value(self._node, 0))
                 if bytes_of_row.at != end - start:
@@ -93,8 +93,8 @@ class _Row:
         if node.kind == "record":
             return {field.name: self.value(field.node, level + 1, is_json=is_json) for field in node.fields}
         if node.kind == "recursive":
-            said = self.value(node.target[0], level, is_json=True)
-            return said if is_json else json.dumps(said, default=_text, ensure_ascii=False, separators=(",", ":"))
+            record = self.value(node.target[0], level, is_json=True)
+            return record if is_json else json.dumps(record, default=_text, ensure_ascii=False, separators=(",", ":"))
         if node.kind == "array":
             return [self.value(node.children[0], level, is_json=is_json) for _ in self.items(node)]
         if node.kind == "map":

@@ -155,8 +155,8 @@ class _SchemaParser:
             child = self.node(value.get("items" if kind == "array" else "values"), namespace)
             item = pa.field("element" if kind == "array" else "value", child.type)
             count, depth = _bounds(kind, [child])
-            made = pa.list_(item) if kind == "array" else pa.map_(pa.string(), item)
-            return Node(kind, children=(child,), type=made, all_fields=count, depth=depth)
+            arrow_type = pa.list_(item) if kind == "array" else pa.map_(pa.string(), item)
+            return Node(kind, children=(child,), type=arrow_type, all_fields=count, depth=depth)
         if isinstance(kind, str) and kind in PRIMITIVES:
             return _logical(value, Node(kind, type=TYPES[kind]))
         return self.node(kind, namespace)
@@ -188,20 +188,24 @@ class _SchemaParser:
         within = Node("recursive", name, _aliases(value, namespace), text=json.dumps(value), type=pa.string())
         self._open[name] = within
         fields = []
-        for given in value.get("fields") or ():
-            if not isinstance(given, dict) or "name" not in given or "type" not in given:
-                raise _wrong(f"A field of {name} needs a name and a type", given)
+        for declaration in value.get("fields") or ():
+            if not isinstance(declaration, dict) or "name" not in declaration or "type" not in declaration:
+                raise _wrong(f"A field of {name} needs a name and a type", declaration)
             # a logicalType beside the type is an attribute of the field, which says nothing of its bytes
-            node = self.node(given["type"], namespace)
-            aliases = tuple(given.get("aliases") or ())
-            fields.append(Field(given["name"], node, aliases, "default" in given, json.dumps(given.get("default"))))
+            node = self.node(declaration["type"], namespace)
+            aliases = tuple(declaration.get("aliases") or ())
+            fields.append(
+                Field(
+                    declaration["name"], node, aliases, "default" in declaration, json.dumps(declaration.get("default"))
+                )
+            )
         del self._open[name]
         if len({field.name for field in fields}) < len(fields):
             raise _wrong(f"The record {name} has two fields of the same name", [field.name for field in fields])
         count, depth = _bounds(name, [field.node for field in fields])
-        made = pa.struct([pa.field(field.name, field.node.type) for field in fields])
+        struct = pa.struct([pa.field(field.name, field.node.type) for field in fields])
         node = Node(
-            "record", name, _aliases(value, namespace), fields=tuple(fields), type=made, all_fields=count, depth=depth
+            "record", name, _aliases(value, namespace), fields=tuple(fields), type=struct, all_fields=count, depth=depth
         )
         self._names[name] = node
         within.target.append(node)
@@ -228,22 +232,22 @@ class _SchemaParser:
         members = [child for child in branches if child.kind != "null"]
         plain = {child.kind for child in members if child.logical is None}
         if not members:
-            made = pa.null()
+            arrow_type = pa.null()
         elif len(members) == 1:
-            made = members[0].type
+            arrow_type = members[0].type
         elif len(plain) == len(members) and plain in ({"int", "long"}, {"float", "double"}):
-            made = pa.int64() if "long" in plain else pa.float64()
+            arrow_type = pa.int64() if "long" in plain else pa.float64()
         else:
-            made = pa.struct([pa.field(f"member{at}", child.type) for at, child in enumerate(members)])
-        return Node("union", children=tuple(branches), type=made, all_fields=count, depth=depth)
+            arrow_type = pa.struct([pa.field(f"member{at}", child.type) for at, child in enumerate(members)])
+        return Node("union", children=tuple(branches), type=arrow_type, all_fields=count, depth=depth)
 
 
 def _bounds(name: str, nodes: list[Node]) -> tuple[int, int]:
     """(all_fields, depth) of what is made of nodes. Raises InvalidOptionError where they are too many."""
-    made = 1 + sum(node.all_fields for node in nodes)
+    fields = 1 + sum(node.all_fields for node in nodes)
     depth = 1 + max((node.depth for node in nodes), default=0)
-    check_bounds(name, made, depth)
-    return made, depth
+    check_bounds(name, fields, depth)
+    return fields, depth
 
 
 def _aliases(value: dict[str, Any], namespace: str) -> tuple[str, ...]:
@@ -261,8 +265,8 @@ def _logical(value: dict[str, Any], node: Node) -> Node:
         if scale > MOST_DIGITS:
             return node  # Spark has no type for it: its bytes
         precision = min(precision, MOST_DIGITS)  # Connect says 64, and means fewer: a larger number is an error
-        made = pa.decimal128(precision, scale)
-        return Node(**same, logical="decimal", precision=precision, scale=scale, type=made)
+        decimal_type = pa.decimal128(precision, scale)
+        return Node(**same, logical="decimal", precision=precision, scale=scale, type=decimal_type)
     right_size = {"duration": 12, "uuid": 16}.get(str(logical)) if node.kind == "fixed" else node.size
     if (node.kind, logical) in _LOGICAL_TYPES and node.size == right_size:
         return Node(**same, logical=logical, type=_LOGICAL_TYPES[node.kind, str(logical)])
@@ -310,9 +314,9 @@ def schema_of(arrow_type: pa.DataType, name: str = "Value") -> Any:
         return {"type": "long", "logicalType": "time-micros"}
     if t.is_date(arrow_type):
         return {"type": "int", "logicalType": "date"}
-    for check, made in _PLAIN:
+    for check, avro_type in _PLAIN:
         if check(arrow_type):
-            return made
+            return avro_type
     raise InvalidOptionError("Avro has no such type", found=arrow_type, hint="Cast the column before it is written")
 
 
@@ -344,8 +348,8 @@ def _value(node: Node, default: Any) -> Any:
     if node.kind == "union":
         return _union_value(node, default)
     if node.kind == "record":
-        given = {field.name: default.get(field.name, field.default) for field in node.fields}
-        return {field.name: _value(field.node, given[field.name]) for field in node.fields}
+        values = {field.name: default.get(field.name, field.default) for field in node.fields}
+        return {field.name: _value(field.node, values[field.name]) for field in node.fields}
     if node.kind == "array":
         return [_value(node.children[0], item) for item in default]
     if node.kind == "map":

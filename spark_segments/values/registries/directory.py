@@ -59,11 +59,14 @@ class DirectoryRegistry(Registry):
         return None if schema_id is None else self.schema(schema_id, subject)
 
     def register(self, subject: str, schema: Schema) -> int:
-        if (known := self._known(subject, schema)) is not None:  # takes no lock, which object stores lack
-            return known
+        registered = self._id_of(subject, schema)
+        if registered is not None:  # takes no lock, which object stores lack
+            return registered
         with self._locked(f"a schema for {subject}") as directory:
-            if (known := self._known(subject, schema)) is not None:
-                return known
+            # Again, now that no other process registers: one may have taken the lock, and the schema, in between.
+            registered = self._id_of(subject, schema)
+            if registered is not None:
+                return registered
             index = self._index()
             entry = index["subjects"].setdefault(subject, {"versions": {}})
             versions = {int(version): number for version, number in entry["versions"].items()}
@@ -80,14 +83,14 @@ class DirectoryRegistry(Registry):
             self._write(directory, SUBJECTS, json.dumps(index, indent=2))
             return schema_id
 
-    def _known(self, subject: str, schema: Schema) -> int | None:
+    def _id_of(self, subject: str, schema: Schema) -> int | None:
         """The id of a schema that the subject has."""
         ids = self.subjects().get(subject, {}).values()
         return next((schema_id for schema_id in ids if self.schema(schema_id, subject) == schema), None)
 
     def _load(self, context: str, schema_id: int) -> Schema:
         index, name = self._index(), qualified_in(context, str(schema_id))
-        guid = next((guid for guid, known in index["guids"].items() if known == name), None)
+        guid = next((guid for guid, named in index["guids"].items() if named == name), None)
         schema = self._read(index, context, str(schema_id), schema_id, guid)
         if schema is None:
             raise self._missing(context, schema_id)

@@ -44,8 +44,8 @@ class HttpRegistry(Registry):
 
     def __init__(self, address: str, options: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        given = {name.lower(): value for name, value in (options or {}).items()}
-        if unknown := sorted(set(given) - set(OPTIONS)):
+        settings = {name.lower(): value for name, value in (options or {}).items()}
+        if unknown := sorted(set(settings) - set(OPTIONS)):
             raise InvalidOptionError("Unknown option of the registry", expected=", ".join(OPTIONS), found=unknown)
         try:
             parts = urllib.parse.urlsplit(address.rstrip("/"))
@@ -56,8 +56,8 @@ class HttpRegistry(Registry):
             raise InvalidOptionError("schema.registry is no address", expected="such as https://registry:8081")
         host = parts.netloc.rpartition("@")[2]
         self.address = urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", ""))
-        user_info = given.get(USER_INFO) or urllib.parse.unquote(parts.netloc.rpartition("@")[0])
-        token = given.get(BEARER_TOKEN, "")
+        user_info = settings.get(USER_INFO) or urllib.parse.unquote(parts.netloc.rpartition("@")[0])
+        token = settings.get(BEARER_TOKEN, "")
         if not (token.isascii() and token.isprintable()):  # the error of the HTTP library would show it
             raise InvalidOptionError(f"Option schema.registry.{BEARER_TOKEN} has characters that a token cannot have")
         self._headers = {"Accept": _ACCEPT, "Content-Type": _ACCEPT}
@@ -90,10 +90,10 @@ class HttpRegistry(Registry):
 
     def register(self, subject: str, schema: Schema) -> int:
         with self._understood(f"The schema registry's answer for {subject}"):
-            made = self._ask("POST", f"/subjects/{_quoted(subject)}/versions", json_of_schema(schema))
-            if made is None:
+            answer = self._ask("POST", f"/subjects/{_quoted(subject)}/versions", json_of_schema(schema))
+            if answer is None:
                 raise self.error(f"Cannot register a schema for {subject}")
-            return schema_number(made["id"])
+            return schema_number(answer["id"])
 
     def _load(self, context: str, schema_id: int) -> Schema:
         with self._understood(f"The schema registry's answer for the schema {schema_id}"):

@@ -226,12 +226,12 @@ def schema_of_json(value: Any, schema_id: int | None, context: str = "") -> Sche
 
 def references_of_json(values: Any, context: str = "") -> tuple[Reference, ...]:
     """References as registries' JSON has them. Raises as `schema_of_json`."""
-    made = tuple(
+    references = tuple(
         Reference(value["name"], qualified_in(context, value["subject"]), int(value["version"])) for value in values
     )
-    if not all(isinstance(reference.name, str) and isinstance(reference.subject, str) for reference in made):
+    if not all(isinstance(reference.name, str) and isinstance(reference.subject, str) for reference in references):
         raise ValueError("a reference without a name and a subject")
-    return made
+    return references
 
 
 def schema_number(value: Any) -> int:
@@ -243,12 +243,14 @@ def schema_number(value: Any) -> int:
 
 def json_of_schema(schema: Schema) -> dict[str, Any]:
     """A registry's JSON of a schema: the inverse."""
-    made: dict[str, Any] = {"schema": schema.text}
+    content: dict[str, Any] = {"schema": schema.text}
     if schema.kind != AVRO:
-        made["schemaType"] = schema.kind
+        content["schemaType"] = schema.kind
     if schema.references:
-        made["references"] = [{"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references]
-    return made
+        content["references"] = [
+            {"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references
+        ]
+    return content
 
 
 def check_compatible(registry: Registry, subject: str, new: Schema, old: list[Schema], level: str) -> None:

@@ -47,19 +47,19 @@ _SPACE, _COLON, _COMMA = re.compile(r"\s*"), re.compile(r"\s*:\s*"), re.compile(
 _HEAD, _MIDDLE = '{"schema":', ',"payload":'
 
 
-def type_of_schema(schema: Any, wanted: pa.DataType | None = None) -> pa.DataType:
+def type_of_schema(schema: Any, columns: pa.DataType | None = None) -> pa.DataType:
     """The Arrow type of a Connect schema (as JSON values); of the fields of structs those that `wanted` has, too.
     Raises InvalidOptionError.
     """
     try:
-        return _type_of(schema, wanted, 0)
+        return _type_of(schema, columns, 0)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException) as error:
         if isinstance(error, InvalidOptionError):
             raise
         raise InvalidOptionError("The text is no schema of Connect: a part is missing, or has another type") from None
 
 
-def _type_of(schema: Any, wanted: pa.DataType | None, depth: int) -> pa.DataType:
+def _type_of(schema: Any, columns: pa.DataType | None, depth: int) -> pa.DataType:
     check_bounds("a part of a schema of Connect", 0, depth)
     if not isinstance(schema, dict) or "type" not in schema:
         raise InvalidOptionError(
@@ -74,14 +74,14 @@ def _type_of(schema: Any, wanted: pa.DataType | None, depth: int) -> pa.DataType
         return _PLAIN[kind]
     t = pa.types
     if kind == "array":
-        item = wanted.value_type if wanted is not None and t.is_list(wanted) else None
+        item = columns.value_type if columns is not None and t.is_list(columns) else None
         return pa.list_(pa.field("element", _type_of(schema["items"], item, depth + 1)))
     if kind == "map":
-        item = wanted.item_type if wanted is not None and t.is_map(wanted) else None
+        item = columns.item_type if columns is not None and t.is_map(columns) else None
         key = _type_of(schema["keys"], None, depth + 1)
         return pa.map_(key, pa.field("value", _type_of(schema["values"], item, depth + 1)))
     if kind == "struct":
-        types = {} if wanted is None or not t.is_struct(wanted) else {field.name: field.type for field in wanted}
+        types = {} if columns is None or not t.is_struct(columns) else {field.name: field.type for field in columns}
         fields = [
             pa.field(field["field"], _type_of(field, types.get(field["field"]), depth + 1))
             for field in schema["fields"]
@@ -247,12 +247,12 @@ def _without_missing(array: pa.Array, schema: Any) -> pa.Array:
         return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
     if not (t.is_list(kind) or t.is_map(kind)):
         return array
-    whole = pa.concat_arrays([array]) if array.offset else array
+    unsliced = pa.concat_arrays([array]) if array.offset else array
     if t.is_map(kind):
-        child = map_entries(whole.keys, _present(whole.items, schema["values"], "a value of a map"))
+        child = map_entries(unsliced.keys, _present(unsliced.items, schema["values"], "a value of a map"))
     else:
-        child = _present(whole.values, schema["items"], "an item of an array")
-    return pa.Array.from_buffers(kind, len(whole), whole.buffers()[:2], children=[child])
+        child = _present(unsliced.values, schema["items"], "an item of an array")
+    return pa.Array.from_buffers(kind, len(unsliced), unsliced.buffers()[:2], children=[child])
 
 
 def _present(array: pa.Array, schema: Any, name: str, within: pa.BooleanArray | None = None) -> pa.Array:
@@ -268,11 +268,11 @@ def _present(array: pa.Array, schema: Any, name: str, within: pa.BooleanArray | 
 
 
 @lru_cache(maxsize=64)
-def _type_of_text(schema: str, wanted: pa.DataType | None) -> pa.DataType | None:
+def _type_of_text(schema: str, columns: pa.DataType | None) -> pa.DataType | None:
     if schema == "null":
         return None
     try:
-        return type_of_schema(json.loads(schema), wanted)
+        return type_of_schema(json.loads(schema), columns)
     except InvalidOptionError as error:
         raise Undecodable(f"an envelope whose schema cannot be read here ({error.message})") from None
 
@@ -301,14 +301,14 @@ def _carried(kind: pa.DataType, numeric: bool = False) -> pa.DataType:
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    def leaf(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-        if pa.types.is_decimal(wanted):
-            return column if pa.types.is_decimal(column.type) else _decimals(column, wanted)
-        if (name := _logical_name(wanted)) is None:
+    def leaf(column: pa.Array, target: pa.DataType) -> pa.Array:
+        if pa.types.is_decimal(target):
+            return column if pa.types.is_decimal(column.type) else _decimals(column, target)
+        if (name := _logical_name(target)) is None:
             return column
         if name == "Date":
-            return column.cast(wanted)
-        return pc.multiply_checked(column.cast(pa.int64()), 1000).cast(wanted)
+            return column.cast(target)
+        return pc.multiply_checked(column.cast(pa.int64()), 1000).cast(target)
 
     with refused_by_arrow():
         return with_leaves(array, kind, leaf)
@@ -342,5 +342,5 @@ def _decimals(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     filled = array.fill_null(b"\0")
     framed = avro_write.write(filled, Node("bytes", type=pa.binary()))
     ends = offsets_of(framed)
-    made = reader_of(_decimal_node(kind)).read(framed.buffers()[2], ends[:-1], ends[1:])
-    return pc.if_else(array.is_valid(), made, pa.scalar(None, kind))
+    decimals = reader_of(_decimal_node(kind)).read(framed.buffers()[2], ends[:-1], ends[1:])
+    return pc.if_else(array.is_valid(), decimals, pa.scalar(None, kind))

@@ -111,38 +111,38 @@ def _unclear(path: str, found: object) -> InvalidOptionError:
     )
 
 
-def check_fits(kind: pa.DataType, wanted: pa.DataType, path: str) -> None:
+def check_fits(kind: pa.DataType, target: pa.DataType, path: str) -> None:
     """Raises InvalidOptionError where JSON of a column of `kind` is not of the schema whose type is `wanted`."""
     t = pa.types
-    if t.is_struct(wanted) and t.is_struct(kind):
+    if t.is_struct(target) and t.is_struct(kind):
         for field in kind:
-            at = wanted.get_field_index(field.name)
+            at = target.get_field_index(field.name)
             if at < 0:
                 raise _misfit(f"{path}.{field.name}", field.type, "no such field")
-            check_fits(field.type, wanted.field(at).type, f"{path}.{field.name}")
+            check_fits(field.type, target.field(at).type, f"{path}.{field.name}")
         return
-    if t.is_list(wanted) and (t.is_list(kind) or t.is_large_list(kind)):
-        check_fits(kind.value_type, wanted.value_type, f"{path}[]")
+    if t.is_list(target) and (t.is_list(kind) or t.is_large_list(kind)):
+        check_fits(kind.value_type, target.value_type, f"{path}[]")
         return
-    if t.is_map(wanted) and t.is_map(kind):
-        check_fits(kind.item_type, wanted.item_type, f"{path}{{}}")
+    if t.is_map(target) and t.is_map(kind):
+        check_fits(kind.item_type, target.item_type, f"{path}{{}}")
         return
     is_number = t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind)
     is_text = t.is_string(kind) or t.is_large_string(kind) or t.is_temporal(kind) or t.is_binary(kind)
     right = (
         t.is_null(kind)
-        or (t.is_integer(wanted) and t.is_integer(kind))
-        or (t.is_floating(wanted) and is_number)
-        or (t.is_boolean(wanted) and t.is_boolean(kind))
-        or ((t.is_string(wanted) or t.is_binary(wanted)) and is_text)
+        or (t.is_integer(target) and t.is_integer(kind))
+        or (t.is_floating(target) and is_number)
+        or (t.is_boolean(target) and t.is_boolean(kind))
+        or ((t.is_string(target) or t.is_binary(target)) and is_text)
     )
     if not right:
-        raise _misfit(path, kind, wanted)
+        raise _misfit(path, kind, target)
 
 
-def _misfit(path: str, kind: pa.DataType, wanted: object) -> InvalidOptionError:
+def _misfit(path: str, kind: pa.DataType, target: object) -> InvalidOptionError:
     return InvalidOptionError(
-        f"The type of {path} does not fit the JSON Schema", expected=wanted, found=kind, hint="Cast or drop the field"
+        f"The type of {path} does not fit the JSON Schema", expected=target, found=kind, hint="Cast or drop the field"
     )
 
 

@@ -122,14 +122,14 @@ def _text(array: pa.Array) -> pa.StringArray:
     if t.is_struct(kind):
         return _object(array)
     if t.is_list(kind) or t.is_large_list(kind):
-        whole = _unsliced(array.cast(pa.list_(kind.value_type)))
-        return _bracketed("[", _joined(whole, write_json(whole.values)), "]")
+        unsliced = _unsliced(array.cast(pa.list_(kind.value_type)))
+        return _bracketed("[", _joined(unsliced, write_json(unsliced.values)), "]")
     if t.is_map(kind):
-        whole = _unsliced(array)
+        unsliced = _unsliced(array)
         pairs = pc.binary_join_element_wise(
-            quoted(plain_text(whole.keys)).cast(pa.string()), write_json(whole.items), ":"
+            quoted(plain_text(unsliced.keys)).cast(pa.string()), write_json(unsliced.items), ":"
         )
-        return _bracketed("{", _joined(whole, pairs), "}")
+        return _bracketed("{", _joined(unsliced, pairs), "}")
     text = plain_text(array)
     if t.is_floating(kind) and not _is_finite(array):
         return pc.if_else(pc.is_finite(array), text, quoted(text).cast(pa.string()))
@@ -143,10 +143,10 @@ def _object(array: pa.StructArray) -> pa.StringArray:
         name = json.dumps(field.name, ensure_ascii=False)
         parts += [pa.scalar(("," if at else "{") + name + ":"), write_json(child)]
     if not parts:
-        whole = pa.repeat(pa.scalar("{}"), len(array))
+        objects = pa.repeat(pa.scalar("{}"), len(array))
     else:
-        whole = pc.binary_join_element_wise(*parts, pa.scalar("}"), "")
-    return pc.if_else(array.is_valid(), whole, pa.scalar(None, pa.string())) if array.null_count else whole
+        objects = pc.binary_join_element_wise(*parts, pa.scalar("}"), "")
+    return pc.if_else(array.is_valid(), objects, pa.scalar(None, pa.string())) if array.null_count else objects
 
 
 def _unsliced(array: pa.Array) -> pa.Array:

@@ -68,7 +68,7 @@ def _checked(
         else:
             state = PartitionState.of_row(view.snapshot.topic_id, view.partitions[number])
             given = getattr(asked, "committed_leader_epoch", -1)
-            epoch = given if given >= 0 and state.leader_epochs.know(given) else state.position(offset).leader_epoch
+            epoch = given if given >= 0 and state.leader_epochs.allows(given) else state.position(offset).leader_epoch
             moved[topic, number] = Position(offset, state.topic_id, epoch, metadata, call.now_ms())
             yield ErrorCode.none
 
