@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from spark_segments.face.topic import Topic
 
 
+_TIME_PREFIXES = {"s@": "from_time", "e@": "to_time"}
+"""{what kcat writes before a time in -o: the option that has the same meaning}"""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Which records are read, in what way, and how they are printed."""
@@ -76,33 +80,49 @@ class Reading:
         """
         if self.partition is not None:
             topic.snapshot.check_partition(self.partition)
-        reading = self
-        for prefix, name in (("s@", "from_time"), ("e@", "to_time")):
-            if self.offset.startswith(prefix):
-                if (given := getattr(self, name)) is not None:
-                    found = f"{self.offset} and {given}"
-                    raise InvalidOptionError("Two options are that time", expected="one", found=found)
-                reading = replace(self, offset="beginning", **{name: self.offset[len(prefix) :]})  # type: ignore[arg-type]
-        if self.from_beginning and (reading.offset != "beginning" or reading.from_time or self.tail is not None):
+        reading = self._with_times()
+        reading._check_beginning()
+        reading._check_end()
+        reading._check_count()
+        if reading.all_partitions and reading.key is None:
+            raise InvalidOptionError("All partitions are read without a key", expected="--key")
+        return reading
+
+    def _with_times(self) -> Reading:
+        for prefix, option_name in _TIME_PREFIXES.items():
+            if not self.offset.startswith(prefix):
+                continue
+            time = getattr(self, option_name)
+            if time is not None:
+                found = f"{self.offset} and {time}"
+                raise InvalidOptionError("Two options are that time", expected="one", found=found)
+            text = self.offset.removeprefix(prefix)
+            return replace(self, offset="beginning", **{option_name: text})  # type: ignore[arg-type]
+        return self
+
+    def _check_beginning(self) -> None:
+        if self.from_beginning and (self.offset != "beginning" or self.from_time or self.tail is not None):
             raise InvalidOptionError(
                 "The log start is not the only beginning", expected="one", found="--from-beginning"
             )
-        past = (self.end_offset, reading.to_time or None, self.version)
-        if (self.follow or self.group is not None) and past != (None,) * len(past):
+
+    def _check_end(self) -> None:
+        """A group's positions say that all before them was read, so none may stand behind a record left out."""
+        has_end = self.end_offset is not None or bool(self.to_time) or self.version is not None
+        if has_end and (self.follow or self.group is not None):
             raise InvalidOptionError(
                 "A reader that follows, or reads in a group, ends at the log end",
                 expected="no --end-offset, --to-time, --version or e@TIME",
             )
         if self.group is not None and (self.tail is not None or self.key is not None):
             raise InvalidOptionError("A group has read all before its positions", expected="no --tail and no --key")
-        shown = (self.template, self.tail, self.group, self.follow or None)
-        if self.count and shown != (None,) * len(shown):
+
+    def _check_count(self) -> None:
+        is_printed = self.template is not None or self.tail is not None or self.group is not None or self.follow
+        if self.count and is_printed:
             raise InvalidOptionError(
                 "Records that are counted are not printed", expected="no -f, --tail, --group and --follow"
             )
-        if self.all_partitions and self.key is None:
-            raise InvalidOptionError("All partitions are read without a key", expected="--key")
-        return reading
 
     def partitions(self, topic: Topic) -> list[int]:
         """The partitions to read. Those of a key are all, too: each client has a partitioner that its user may choose
@@ -117,50 +137,61 @@ class Reading:
             if self.key is not None:
                 keys = batch.column("key")
                 try:
-                    wanted = pa.scalar(self.key).cast(keys.type)
+                    key = pa.scalar(self.key).cast(keys.type)
                 except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                     raise InvalidOptionError("The text is no key", expected=keys.type, found=self.key) from None
-                batch = batch.filter(pc.equal(keys, wanted))
+                batch = batch.filter(pc.equal(keys, key))
             yield batch
 
     def ranges(self, topic: Topic) -> dict[int, tuple[int, int]]:
         """{partition: (first offset, end offset)}. What is past the end is said on standard error."""
         bounds = topic.offsets()
-        wanted = self.partitions(topic)
+        partitions = self.partitions(topic)
         starts = offsets_at(topic, self.from_time) if self.from_time else {}
         ends = offsets_at(topic, self.to_time) if self.to_time else {}
-        ranges, past = {}, []
-        for number in wanted:
+        ranges: dict[int, tuple[int, int]] = {}
+        past_end: list[str] = []
+        for number in partitions:
             log_start, log_end = bounds[number]
             start = self._start(log_start, log_end)
             if self.from_time:
-                start = log_end if (first := starts[number]) is None else first
+                first = starts[number]
+                # Without a record so late nothing is read: at the log start all older records would be printed.
+                start = log_end if first is None else first
             end = log_end if self.end_offset is None else self.end_offset
-            if (last := ends.get(number)) is not None:
-                end = min(end, last)
+            time_end = ends.get(number)
+            if time_end is not None:
+                end = min(end, time_end)
             ranges[number] = (start, end)
             if start > log_end:
-                past.append(f"{topic.name}-{number} ends at {log_end}")
-        if past:
-            print(f"Offset {self.offset} is past the log end: {', '.join(past[:8])}", file=sys.stderr)
-        if self.from_time and all(starts[number] is None for number in wanted):
+                past_end.append(f"{topic.name}-{number} ends at {log_end}")
+        if past_end:
+            print(f"Offset {self.offset} is past the log end: {', '.join(past_end[:8])}", file=sys.stderr)
+        if self.from_time and all(starts[number] is None for number in partitions):
             print(f"No record of {topic.name} is of {self.from_time} or later", file=sys.stderr)
         return ranges
 
     def _start(self, log_start: int, log_end: int) -> int:
-        if (named := named_offset(self.offset, log_start, log_end)) is not None:
-            return named
+        offset = named_offset(self.offset, log_start, log_end)
+        if offset is not None:
+            return offset
         try:
             number = int(self.offset)
         except ValueError:
             raise InvalidOptionError(
                 "The text is no offset", expected="a number, beginning or end", found=self.offset
             ) from None
-        return number if number >= 0 else max(log_start, log_end + number)
+        if number >= 0:
+            return number
+        # Counted from the end, clipped: -10 of a topic of three records is all three, not an offset below the log.
+        return max(log_start, log_end + number)
 
 
 Read = Callable[..., Iterator[pa.RecordBatch]]
 """Reads records: takes {partition: (first offset, end offset)}, a version of the topic, names of columns."""
+
+Write = Callable[..., int]
+"""Prints the records of batches, at most `limit` (None: all), and returns how many."""
 
 
 def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str, str]) -> Read:
@@ -234,41 +265,69 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     log = location.open()
     handle = log.topic(topic, reading.version)
     reading = reading.checked(handle)
-    lines = None if reading.template is None else LineTemplate.of(reading.template)
+    formats, write = _printing(log, topic, reading, values)
+    read = reader_of(log, handle, reading, formats)
+    ranges = reading.ranges(handle)
+    if reading.count:
+        _print_count(topic, counted(read, reading, ranges), reading.output)
+    elif not reading.follow and reading.group is None:
+        write(bounded(read, reading, ranges), limit=reading.max_messages)
+    else:
+        _follow(log, handle, reading, read, write, ranges)
+
+
+def _printing(log: LogDir, topic: str, reading: Reading, values: ConsoleOptions) -> tuple[Mapping[str, str], Write]:
+    """(formats of keys and values, what prints records). Guessed formats are announced on standard error."""
+    template = None if reading.template is None else LineTemplate.of(reading.template)
     is_json = reading.output is Output.JSON
-    if lines is not None and (values.properties or is_json):
+    if template is not None and (values.properties or is_json):
         raise InvalidOptionError("Two options say how a record is printed", expected="-f, --property or --output json")
-    formats, properties = values.split()
-    shown = Properties.of(properties, ["print.json=true"] if is_json else [])
-    if not shown.flag("print.json"):  # JSON lines may be appended elsewhere: a guess would change their bytes
+    formats, property_texts = values.split()
+    properties = Properties.of(property_texts, ["print.json=true"] if is_json else [])
+    if not properties.flag("print.json"):  # JSON lines may be appended elsewhere: a guess would change their bytes
         formats, guesses = guessed(log, topic, formats)
         for guess in () if reading.quiet else guesses:
             print(guess, file=sys.stderr)
-    write = partial(write_records, sys.stdout.buffer, properties=shown, template=lines)
-    read = reader_of(log, handle, reading, formats)
-    ranges, most = reading.ranges(handle), reading.max_messages
-    if reading.count:
-        count = counted(read, reading, ranges)
-        if is_json:
-            print_json({"topic": topic, "records": count})
-        else:
-            print(count)
-        return
-    if not reading.follow and reading.group is None:
-        write(bounded(read, reading, ranges), limit=most)
-        return
-    group = None if reading.group is None else GroupReader(log, topic, reading.group)
+    return formats, partial(write_records, sys.stdout.buffer, properties=properties, template=template)
+
+
+def _print_count(topic: str, count: int, output: Output) -> None:
+    if output is Output.JSON:
+        print_json({"topic": topic, "records": count})
+    else:
+        print(count)
+
+
+def _follow(
+    log: LogDir,
+    topic: Topic,
+    reading: Reading,
+    read: Read,
+    write: Write,
+    ranges: Mapping[int, tuple[int, int]],
+) -> None:
+    """Prints the newest records where --tail asks for them, then round by round what follows."""
+    group = None if reading.group is None else GroupReader(log, topic.name, reading.group)
     starts = {number: start for number, (start, _) in ranges.items()}
+    remaining = reading.max_messages
     if reading.tail is not None:
-        stable = handle.snapshot.offset_bounds(reading.isolation_level)
-        starts = {number: max(starts[number], stable[number][1]) for number in starts}
-        written = write(bounded(read, reading, {n: (ranges[n][0], starts[n]) for n in starts}), limit=most)
-        most = None if most is None else most - written
+        # The tail ends where the first round begins: at the last stable offset for committed reads. At the log end,
+        # records of a transaction that is still open would be skipped for good.
+        stable = topic.snapshot.offset_bounds(reading.isolation_level)
+        starts = {number: max(start, stable[number][1]) for number, start in starts.items()}
+        tail = {number: (ranges[number][0], start) for number, start in starts.items()}
+        written = write(bounded(read, reading, tail), limit=remaining)
+        if remaining is not None:
+            remaining -= written
     if group is not None:
-        starts |= group.starts(log.topic(topic).snapshot, [*ranges])
+        starts |= group.starts(log.topic(topic.name).snapshot, [*ranges])
     follower = Follower(
-        log, topic, starts, read,
-        all_partitions=reading.partition is None, committed=reading.isolation_level == "read_committed",
-    )  # fmt: skip
+        log,
+        topic.name,
+        starts,
+        read,
+        all_partitions=reading.partition is None,
+        committed=reading.isolation_level == "read_committed",
+    )
     poll_seconds = span_ms(reading.poll_interval) / 1000 if reading.follow else None
-    consume_rounds(follower, partial(write, limit=None), group=group, poll_seconds=poll_seconds, most=most)
+    consume_rounds(follower, partial(write, limit=None), group=group, poll_seconds=poll_seconds, most=remaining)

@@ -29,7 +29,8 @@ class GroupReader:
     """The positions of a reader in a group: where it begins, and the commit of what it has printed."""
 
     def __init__(self, log: LogDir, topic: str, group: str) -> None:
-        self._group, self._topic = log.group(group), topic
+        self._group = log.group(group)
+        self._topic = topic
         self._positions = self._group.positions()
         self._due = 0.0
 
@@ -39,11 +40,13 @@ class GroupReader:
 
     def commit(self, follower: Follower, *, now: bool) -> None:
         """Commits positions that moved, at most every COMMIT_SECONDS save `now`. Raises CommitConflictError."""
-        there, snapshot = self._positions.offsets.get(self._topic, {}), follower.snapshot
-        moved = {number: offset for number, offset in follower.positions.items() if there.get(number) != offset}
-        if moved and snapshot is not None and (now or time.monotonic() >= self._due):
-            ends = {number: Position.at(snapshot, number, offset) for number, offset in moved.items()}
-            self._positions = self._group.commit(self._positions, {self._topic: ends})
+        committed = self._positions.offsets.get(self._topic, {})
+        ahead = {number: offset for number, offset in follower.positions.items() if committed.get(number) != offset}
+        # A clock that never goes back: with the wall's, a change of the time could put commits off for hours.
+        is_due = now or time.monotonic() >= self._due
+        if ahead and is_due and follower.snapshot is not None:
+            positions = {number: Position.at(follower.snapshot, number, offset) for number, offset in ahead.items()}
+            self._positions = self._group.commit(self._positions, {self._topic: positions})
             self._due = time.monotonic() + COMMIT_SECONDS
 
 
@@ -75,8 +78,11 @@ class Follower:
                 hint="Import it into a log directory; an import can be repeated while Kafka writes",
             )
         self.positions = dict(positions)
-        self._log, self._topic, self._read = log, topic, read
-        self._all_partitions, self._committed = all_partitions, committed
+        self._log = log
+        self._topic = topic
+        self._read = read
+        self._all_partitions = all_partitions
+        self._committed = committed
         self.snapshot: Snapshot | None = None
         self._version = -1
         self._gone_at: dict[int, int] | None = None  # the positions of the last try that found files gone
@@ -87,28 +93,36 @@ class Follower:
         A round that takes longer than file.delete.delay.ms can find files, or its version, gone to vacuum. It then goes
         on in the newest version, where jobs have put the same records into other files.
         """
+        remaining = most
         while True:
             snapshot = self._log.topic(self._topic).snapshot
             if snapshot.version == self._version:
                 return
-            begun = dict(self.positions)
+            begun_at = dict(self.positions)
             try:
                 for batch in self._records(snapshot):
-                    if most is not None:
-                        batch = batch.slice(0, most)
-                        most -= batch.num_rows
-                    yield batch
-                    if batch.num_rows:
-                        number, offset = (batch.column(name)[-1].as_py() for name in ("partition", "offset"))
-                        self.positions[number] = offset + 1
-                    if most == 0:
+                    records = batch if remaining is None else batch.slice(0, remaining)
+                    yield records
+                    # Only now: who asks for the next batch has printed this one. A position that moved before could be
+                    # committed, and a crash would then lose records that nobody saw.
+                    self._move_behind(records)
+                    if remaining is not None:
+                        remaining -= records.num_rows
+                    if remaining == 0:
                         return
                 self._version = snapshot.version
                 return
             except (InvalidOptionError, MissingFileError):
-                if begun == self._gone_at or self._log.topic(self._topic).snapshot.version == snapshot.version:
+                # Tried again where a newer version can help, and once from the same positions: files that are lost, and
+                # not moved by a job, would be looked for without end.
+                if begun_at == self._gone_at or self._log.topic(self._topic).snapshot.version == snapshot.version:
                     raise
-                self._gone_at = begun
+                self._gone_at = begun_at
+
+    def _move_behind(self, records: pa.RecordBatch) -> None:
+        if records.num_rows:
+            number = records.column("partition")[-1].as_py()
+            self.positions[number] = records.column("offset")[-1].as_py() + 1
 
     def _records(self, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
         """The records of a version from the positions on. They are at its ends when all are read."""
@@ -120,6 +134,8 @@ class Follower:
             number = row["partition"]
             if number in self.positions or self._all_partitions:
                 start = self.positions.setdefault(number, row["log_start_offset"])
+                # The last stable offset can be below a start at the log end. A range that ended there would move the
+                # position back, and print records twice once the transaction ends.
                 ranges[number] = (start, max(start, row[end_column]))
         yield from self._read(ranges, snapshot.version)
         self.positions |= {number: end for number, (_, end) in ranges.items()}
@@ -141,14 +157,16 @@ def consume_rounds(
     """
     if poll_seconds is not None and poll_seconds <= 0:
         raise InvalidOptionError("The poll interval is above 0", expected="such as 1s or 500ms", found=poll_seconds)
+    remaining = most
     with until_interrupted():
         while True:
-            written = write(follower.round(most))
-            most = None if most is None else most - written
-            last = poll_seconds is None or most == 0
+            written = write(follower.round(remaining))
+            if remaining is not None:
+                remaining -= written
+            is_last = poll_seconds is None or remaining == 0
             if group is not None:
-                group.commit(follower, now=last)
-            if last:
+                group.commit(follower, now=is_last)
+            if is_last:
                 return
             sleep(poll_seconds or 0)
     if group is not None:
@@ -157,19 +175,18 @@ def consume_rounds(
 
 def _check_same_log(before: Snapshot, now: Snapshot, positions: Mapping[int, int]) -> None:
     """Raises OffsetOutOfRangeError where a topic is no longer the log that was read up to these positions."""
-    there = before.offset_bounds()
+    bounds = before.offset_bounds()
     for number, offset in positions.items():
-        if number in there and offset <= there[number][1]:  # else the reader waits for a record that was never there
-            position = PartitionState.of(before, number).position(offset)
-            loss = position.loss_in(PartitionState.of(now, number), (now.topic, number), "this reader")
-            if loss is not None:
-                raise OffsetOutOfRangeError(
-                    loss.message,
-                    expected=loss.expected,
-                    found=loss.found,
-                    hint=f"Begin again at --offset {'beginning' if loss.is_deletion else loss.offset}"
-                    + (", or raise the topic's retention" if loss.is_deletion else ""),
-                )
+        if number not in bounds or offset > bounds[number][1]:
+            continue  # The reader waits for a record that was not yet appended: there is nothing to compare.
+        position = PartitionState.of(before, number).position(offset)
+        loss = position.loss_in(PartitionState.of(now, number), (now.topic, number), "this reader")
+        if loss is None:
+            continue
+        hint = f"Begin again at --offset {'beginning' if loss.is_deletion else loss.offset}"
+        if loss.is_deletion:
+            hint += ", or raise the topic's retention"
+        raise OffsetOutOfRangeError(loss.message, expected=loss.expected, found=loss.found, hint=hint)
 
 
 def last_records(
@@ -182,17 +199,23 @@ def last_records(
     `read`: takes ranges of offsets, and names of columns.
     """
     newest = _newest(read, {number: ends for number, ends in sorted(bounds.items()) if ends[0] < ends[1]}, count)
-    partitions, offsets, ages = (
-        np.concatenate([rows[place] for rows in newest] or [np.empty(0, np.int64)]) for place in range(3)
-    )
-    order = np.lexsort((offsets, partitions, ages))[len(offsets) - min(count, len(offsets)) :]
+    if not newest:
+        return
+    partitions, offsets, ages = (np.concatenate(column) for column in zip(*newest, strict=True))
+    by_age = np.lexsort((offsets, partitions, ages))
+    order = by_age[max(0, len(offsets) - count) :]
     chosen = np.sort(order)
-    firsts: dict[int, int] = {}
+    # Read from the first chosen offset of each partition on: behind it all its records are chosen, since a record is
+    # no younger than a later one.
+    starts: dict[int, int] = {}
     for number, offset in zip(partitions[chosen].tolist(), offsets[chosen].tolist(), strict=True):
-        firsts.setdefault(number, offset)
-    batches = list(read({number: (offset, bounds[number][1]) for number, offset in firsts.items()}) if firsts else ())
+        starts.setdefault(number, offset)
+    if not starts:
+        return
+    batches = list(read({number: (offset, bounds[number][1]) for number, offset in starts.items()}))
     if batches:
-        yield from pa.Table.from_batches(batches).take(pa.array(np.searchsorted(chosen, order))).to_batches()
+        rows = np.searchsorted(chosen, order)
+        yield from pa.Table.from_batches(batches).take(pa.array(rows)).to_batches()
 
 
 def _newest(
@@ -202,9 +225,12 @@ def _newest(
 
     Ages order the records of several partitions: a record is no younger than the later records of its partition.
     """
-    newest, left, span = {}, dict(bounds), max(count, 1)
-    while left:
-        begins = {number: (max(start, end - span), end) for number, (start, end) in left.items()}
+    newest = {}
+    unread = dict(bounds)
+    span = max(count, 1)
+    while unread:
+        # Each partition's last `span` offsets, clipped to its start: |start ······ [end - span ··· end)
+        begins = {number: (max(start, end - span), end) for number, (start, end) in unread.items()}
         table = pa.Table.from_batches(
             read(begins, columns=["partition", "offset", "timestamp"]),
             pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))]),
@@ -212,11 +238,12 @@ def _newest(
         partitions = table.column("partition").to_numpy()
         for number, (begin, _) in begins.items():
             first, last = np.searchsorted(partitions, [number, number + 1])
-            if last - first >= count or begin == left[number][0]:
+            is_complete = last - first >= count or begin == unread[number][0]
+            if is_complete:
                 rows = table.slice(max(first, last - count), min(count, last - first))
                 times = rows.column("timestamp").cast(pa.int64()).to_numpy()
                 ages = np.minimum.accumulate(times[::-1])[::-1]
                 newest[number] = (np.full(len(rows), number), rows.column("offset").to_numpy(), ages)
-                del left[number]
+                del unread[number]
         span *= 8  # compaction and transactions leave gaps between offsets
     return [newest[number] for number in bounds]

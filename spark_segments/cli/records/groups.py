@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -79,21 +80,30 @@ def list_groups(location: LogOptions, output: Output = OUTPUT) -> None:
         for group in groups:
             print(group)
         return
+    rows = _group_rows(log, groups)
+    if output is Output.JSON:
+        print_json({"groups": groups, "topics": [dict(zip(LIST_COLUMNS, row, strict=True)) for row in rows]})
+        return
+    shown = ([*row[:-1], None if row[-1] is None else ShownTime(row[-1])] for row in rows)
+    print_table([*LIST_COLUMNS[:-1], "committed"], shown)
+
+
+def _group_rows(log: LogDir, groups: Sequence[str]) -> list[tuple[Any, ...]]:
+    """LIST_COLUMNS of each topic that a group reads. A topic that is deleted, or another of its name, has no lag."""
     positions = {group: log.group(group).positions() for group in groups}
     topics = {name for of_group in positions.values() for name in of_group.offsets}
     snapshots = [log.topic(name).snapshot for name in topics if log.is_there(name)]
-    lags = [lag for group in groups for lag in log.group(group).lags(snapshots)]
+    lags: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for group in groups:
+        for lag in log.group(group).lags(snapshots):
+            lags[lag.group, lag.topic].append(lag.lag)
     rows = []
     for group, of_group in positions.items():
         for name, offsets in sorted(of_group.offsets.items()):
-            behind = [lag.lag for lag in lags if (lag.group, lag.topic) == (group, name)]
+            behind = lags.get((group, name))
             last_ms = max(of_group[name, partition].committed_ms for partition in offsets)
             rows.append((group, name, len(offsets), sum(behind) if behind else None, last_ms or None))
-    if output is Output.JSON:
-        print_json({"groups": groups, "topics": [dict(zip(LIST_COLUMNS, row, strict=True)) for row in rows]})
-    else:
-        shown = ([*row[:-1], None if row[-1] is None else ShownTime(row[-1])] for row in rows)
-        print_table([*LIST_COLUMNS[:-1], "committed"], shown)
+    return rows
 
 
 @with_options
@@ -113,37 +123,13 @@ def show(
     """
     log = location.open()
     positions = _positions(log, log.group(group))
-    rows = []
-    snapshots: dict[str, Snapshot | None] = {}
     chosen = LogDirectory.selected({name for name, _ in positions}, topic or None)
-    for (name, partition), position in sorted(positions.items()):
-        if name not in chosen:
-            continue
-        if name not in snapshots:
-            try:
-                snapshots[name] = log.topic(name).snapshot
-            except UnknownTopicError:
-                snapshots[name] = None
-        snapshot = snapshots[name]
-        end: int | None = None
-        problem: str | None = f"Topic {name} is not there"
-        if snapshot is not None:
-            state = PartitionState.of(snapshot, partition)
-            loss = position.loss_in(state, (name, partition), f"group {group}")
-            is_same = position.topic_id == snapshot.topic_id
-            end, problem = state.log_end if is_same else None, None if loss is None else loss.message
-        rows.append(
-            {
-                "topic": name,
-                "partition": partition,
-                "position": position.offset,
-                "log_end": end,
-                "lag": None if end is None else max(0, end - position.offset),
-                "committed_ms": position.committed_ms,
-                "metadata": position.metadata,
-                "problem": problem,
-            }
-        )
+    snapshots = {name: _snapshot(log, name) for name in chosen}
+    rows = [
+        _position_row(group, name, partition, position, snapshots[name])
+        for (name, partition), position in sorted(positions.items())
+        if name in snapshots
+    ]
     if csv:
         for row in rows:
             print(f"{row['topic']},{row['partition']},{row['position']}")
@@ -154,6 +140,38 @@ def show(
         print_rows(columns, rows)
     else:
         print(f"Group {group} has no positions in {', '.join(topic or [])}.")
+
+
+def _snapshot(log: LogDir, topic: str) -> Snapshot | None:
+    """The topic; None where it is deleted: a group keeps its positions, and the list says what they wait for."""
+    try:
+        return log.topic(topic).snapshot
+    except UnknownTopicError:
+        return None
+
+
+def _position_row(
+    group: str, topic: str, partition: int, position: Position, snapshot: Snapshot | None
+) -> dict[str, Any]:
+    end: int | None = None
+    problem: str | None = f"Topic {topic} is not there"
+    if snapshot is not None:
+        state = PartitionState.of(snapshot, partition)
+        # A topic that was deleted and created again has other records at these offsets: their distance is no lag.
+        if position.topic_id == snapshot.topic_id:
+            end = state.log_end
+        loss = position.loss_in(state, (topic, partition), f"group {group}")
+        problem = None if loss is None else loss.message
+    return {
+        "topic": topic,
+        "partition": partition,
+        "position": position.offset,
+        "log_end": end,
+        "lag": None if end is None else max(0, end - position.offset),
+        "committed_ms": position.committed_ms,
+        "metadata": position.metadata,
+        "problem": problem,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +219,10 @@ class _Target:
         if self.to is not None:
             return _target(self.to, f"{topic}-{partition}", log_start, log_end), None
         first = firsts[partition]
-        return (log_end, "the log end: no record is so late") if first is None else (first, None)
+        if first is None:
+            # Everything is older than that time: any lower offset would read it again.
+            return log_end, "the log end: no record is so late"
+        return first, None
 
 
 @with_options
@@ -226,7 +247,8 @@ def reset(
     Example: segments groups reset /data/log billing orders --to earliest
     Example: segments groups reset /data/log billing orders --shift-by -100 --yes
     """
-    if sum(value is not None for value in (to, to_time, shift_by)) != 1:
+    targets = [value for value in (to, to_time, shift_by) if value is not None]
+    if len(targets) != 1:
         raise InvalidOptionError("Where does the group go on?", expected="one of --to, --to-time and --shift-by")
     log = location.open()
     handle = log.group(group)
@@ -245,12 +267,12 @@ def reset(
     if dry_run:
         return
     confirm(f"Move {len(moves)} positions of group {group}?", yes)
-    # Against the positions that were shown: a commit by a reader meanwhile is an error, and is not overwritten.
-    moved: dict[str, dict[int, Position]] = {name: {} for name in snapshots}
+    new_positions: dict[str, dict[int, Position]] = {name: {} for name in snapshots}
     for move in moves:
         state = PartitionState.of(snapshots[move.topic], move.partition)
-        moved[move.topic][move.partition] = state.position(move.new_position)
-    handle.commit(positions, moved)
+        new_positions[move.topic][move.partition] = state.position(move.new_position)
+    # Against the positions that were shown: a commit by a reader meanwhile is an error, and is not overwritten.
+    handle.commit(positions, new_positions)
 
 
 @with_options
@@ -283,8 +305,8 @@ def _positions(log: LogDir, group: Group) -> Positions:
     """The positions of a group. Raises InvalidOptionError where it has none: no reader ever committed in it."""
     positions = group.positions()
     if not positions:
-        there = log.groups()
-        shown = ", ".join(there[:20]) + (", …" if len(there) > 20 else "")
+        groups = log.groups()
+        shown = ", ".join(groups[:20]) + (", …" if len(groups) > 20 else "")
         raise InvalidOptionError(
             "No such group", path=log.uri, found=group.id, hint=f"There are: {shown or 'no groups'}"
         )
@@ -292,8 +314,9 @@ def _positions(log: LogDir, group: Group) -> Positions:
 
 
 def _target(to: str, where: str, log_start: int, log_end: int) -> int:
-    if (named := named_offset(to, log_start, log_end)) is not None:
-        return named
+    offset = named_offset(to, log_start, log_end)
+    if offset is not None:
+        return offset
     if not (to.isascii() and to.isdigit()):
         raise InvalidOptionError("The text is no offset", expected="a number, earliest or latest", found=to)
     if not log_start <= int(to) <= log_end:
@@ -312,7 +335,10 @@ def _shifted(
         raise InvalidOptionError(
             f"Group {positions.group} has no position in {topic}-{partition} to shift", hint="Use --to, or --partitions"
         )
-    wanted = before.offset + by
-    if wanted < log_start:
-        return log_start, f"the log start: {wanted} is below it"
-    return (log_end, f"the log end: {wanted} is above it") if wanted > log_end else (wanted, None)
+    target = before.offset + by
+    # Clipped to the log: nothing can be read below its start, and a group above its end would skip the next appends.
+    if target < log_start:
+        return log_start, f"the log start: {target} is below it"
+    if target > log_end:
+        return log_end, f"the log end: {target} is above it"
+    return target, None
