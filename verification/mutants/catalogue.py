@@ -1070,8 +1070,8 @@ MUTANTS = (
         "groups",
         "a position is one in the newest log, and not in the one that was read",
         "cli/records/follow.py",
-        "{number: Position.at(snapshot, number, offset) for number, offset in moved.items()}",
-        "moved",
+        "{number: Position.at(follower.snapshot, number, offset) for number, offset in ahead.items()}",
+        "ahead",
         "tests/cli/test_follow.py::test_a_position_is_one_in_the_log_that_was_read",
     ),
     Mutant(

@@ -28,7 +28,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "DUMP_GROUP_BYTES": ("dump.log_file.GROUP_BYTES",),
     "MOST_COMPLAINTS": ("dump.entry.MOST_COMPLAINTS",),
     "INPUT_BLOCK_BYTES": ("cli.records.input_files.BLOCK_BYTES",),
-    "CSV_HEAD_BYTES": ("cli.records.input_rows.CSV_HEAD_BYTES",),
+    "CSV_HEAD_BYTES": ("cli.records.csv_rows.CSV_HEAD_BYTES",),
     # Writing
     "WAITING_BYTES": ("log.appending.appender.WAITING_BYTES",),
     "MAX_OPEN_CHUNKS": ("log.appending.appender.MAX_OPEN_CHUNKS",),

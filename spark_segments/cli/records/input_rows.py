@@ -7,9 +7,6 @@ again has its types from its own block. Columns of CSV are text, unless a format
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import io
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pv
 import pyarrow.parquet as pq
 
 from spark_segments.ahead import Piece
+from spark_segments.cli.records.csv_rows import CsvLayout
 from spark_segments.cli.records.envelopes import BASE64_PARTS, envelope_rows
 from spark_segments.cli.records.input_files import (
     STANDARD_INPUT,
@@ -33,7 +29,6 @@ from spark_segments.cli.records.input_files import (
     count_lines,
     files_of,
     is_stream,
-    opened,
     reached,
     unreadable,
 )
@@ -50,18 +45,15 @@ from spark_segments.cli.records.json_rows import (
     wrong_object,
 )
 from spark_segments.cli.records.live_input import NOTHING, LiveInput
-from spark_segments.cli.records.record_text import Properties, unescaped
+from spark_segments.cli.records.part_columns import as_partition, as_timestamp, with_timestamps
+from spark_segments.cli.records.record_text import Properties
 from spark_segments.cli.records.text_rows import text_rows
-from spark_segments.errors import InvalidOptionError, reason_of
+from spark_segments.errors import InvalidOptionError
 from spark_segments.format.record_columns import COLUMNS, is_bytes, slips
 from spark_segments.progress import Progress
-from spark_segments.values.text.base64 import decode
 from spark_segments.values.text.json_write import write_json
-from spark_segments.values.undecodable import Undecodable
 
 _PARTS = ("key", "value", "timestamp", "partition", "headers")
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-CSV_HEAD_BYTES = 1 << 20  # the names of a CSV file's columns are in its first bytes
 
 
 class Format(StrEnum):
@@ -158,7 +150,7 @@ class Input:
         return self._blocks(files, parsed)
 
     def _text_records(self, block: pa.Buffer, file: str, before: int) -> Iterator[pa.RecordBatch]:
-        yield _timed(text_rows(block, self.properties, file, before))
+        yield with_timestamps(text_rows(block, self.properties, file, before))
 
     def _envelope(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
         encoded = self._base64_columns()
@@ -174,7 +166,7 @@ class Input:
     def _envelope_records(
         self, lines: Lines, encoded: Collection[str], file: str, before: int
     ) -> Iterator[pa.RecordBatch]:
-        yield _timed(envelope_rows(lines.texts(), encoded, file, before))
+        yield with_timestamps(envelope_rows(lines.texts(), encoded, file, before))
 
     def _blocks(
         self, files: Sequence[str], parsed: Callable[[pa.Buffer, str, int], tuple[int, Piece]]
@@ -195,53 +187,13 @@ class Input:
         return [name for name in self.options.get("base64", "").split(",") if name]
 
     def _csv(self, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        has_header = self.options.get("header", "true").lower() == "true"
-        quote = self._csv_character("quote", '"')
-        reading = pv.ReadOptions(autogenerate_column_names=not has_header)
+        layout = CsvLayout.of(self.options, self._base64_columns())
         for file in files:
-            sep = self._csv_character("sep", "\t" if ".tsv" in Path(file).suffixes[-2:] else ",")
-            if not sep:
-                raise InvalidOptionError("Option sep of CSV is empty", expected="one character, such as ; or \\t")
-            parsing = pv.ParseOptions(delimiter=sep, quote_char=quote or False, newlines_in_values=True)
-            with opened(file) as (stream, byte_position):
-                try:
-                    head = stream.read(CSV_HEAD_BYTES)
-                    names = _csv_names(head, parsing, file, has_header=has_header)
-                    if not names:  # nothing but empty lines
-                        continue
-                    if len(set(names)) < len(names):
-                        twice = ", ".join(sorted({name for name in names if names.count(name) > 1}))
-                        raise InvalidOptionError(
-                            "Columns of the file have the same name", path=file, found=twice, hint="Rename them"
-                        )
-                    encoded = self._base64_columns()
-                    if unknown := {*encoded} - {*names}:
-                        raise InvalidOptionError(
-                            "Option base64 of CSV names no column",
-                            expected=f"of {', '.join(names)}",
-                            found=min(unknown),
-                        )
-                    types = dict.fromkeys(encoded if "value" in self.typed else names, pa.string())
-                    converting = pv.ConvertOptions(
-                        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-                    )
-                    self._check(pa.schema([(name, pa.string()) for name in names]), file)
-                    whole = pa.PythonFile(_Rejoined(head, stream), mode="r")
-                    for batch in pv.open_csv(whole, reading, parsing, converting):
-                        self.reached(file, byte_position())
-                        yield self._record(_without_base64(batch, encoded, file))
-                except pa.ArrowException as error:
-                    raise unreadable(file, error) from None
-
-    def _csv_character(self, name: str, default: str) -> str:
-        """The character that an option of CSV says, which may be an escape such as \\t; "" for none."""
-        text = unescaped(f"Option {name} of CSV", self.options.get(name, default))
-        if len(text) > 1 or not text.isascii() or text in ("\n", "\r"):
-            hint = "Spark's CSV reader takes others: df = spark.read.csv(…), then df.write.format('segments')"
-            raise InvalidOptionError(
-                f"Option {name} of CSV is no single character", expected="such as ; or \\t", found=text, hint=hint
-            )
-        return text
+            try:
+                for batch in layout.batches(file, self._check, self.reached, are_typed="value" in self.typed):
+                    yield self._record(batch)
+            except pa.ArrowException as error:
+                raise unreadable(file, error) from None
 
     def _delta(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         from deltalake import DeltaTable
@@ -297,63 +249,98 @@ class Input:
     def _parsed_json(self, lines: Lines, schema: pa.Schema, file: str, before: int) -> Iterator[pa.RecordBatch]:
         """The objects of lines as records. `before`: the file's objects before them."""
         is_record = self._is_record(schema)
-        is_whole = "value" in self.typed and not is_record
+        is_line_the_value = "value" in self.typed and not is_record
         texts = self._text_columns(schema)
-        others = "error" if is_whole or (is_record and self.columns.get("value") is None) else "ignore"
-        rows = read_rows(lines, schema, () if is_whole else texts, file, before, unexpected=others)
+        has_all_members = is_line_the_value or (is_record and self.columns.get("value") is None)
+        rows = read_rows(
+            lines,
+            schema,
+            () if is_line_the_value else texts,
+            file,
+            before,
+            unexpected="error" if has_all_members else "ignore",
+        )
         if is_record:
             rows = decoded(rows, lines, file, before)
         keys = None
-        if is_whole and texts:  # the whole has their types
-            keys = pa.schema([(name, pa.string()) for name in texts])
-            keys = read_rows(lines, keys, texts, file, before, unexpected="ignore")
+        if is_line_the_value and texts:  # the value has their types, and a key is text: they are read twice
+            key_schema = pa.schema([(name, pa.string()) for name in texts])
+            keys = read_rows(lines, key_schema, texts, file, before, unexpected="ignore")
         yield self._record(rows, lines, keys)
 
-    def _check(self, schema: pa.Schema, path: str, known: Collection[str] = COLUMNS) -> None:
+    def _check(self, schema: pa.Schema, path: str, record_columns: Collection[str] = COLUMNS) -> None:
         """Raises InvalidOptionError for a chosen column that is not there, and where rows are records already for a
         column that no record has. Who chooses the column of the value leaves others out, but for slips of a name.
         """
-        names, chosen = schema.names, {column for column in self.columns.values() if column is not None}
+        names = schema.names
         for part, column in self.columns.items():
             if column is not None and column not in names:
                 raise InvalidOptionError(
                     f"There is no column {column} to be the {part}", expected=f"one of {', '.join(names)}", found=column
                 )
-        if self._is_record(schema):
-            wrong = slips(names) if self.columns.get("value") else [name for name in names if name not in known]
-            for name in wrong:
-                if name not in chosen:
-                    raise InvalidOptionError(f"A record has no column {name!r}", path=path, hint=hint_for(name))
+        if not self._is_record(schema):
+            return
+        if self.columns.get("value"):
+            wrong = list(slips(names))
+        else:
+            wrong = [name for name in names if name not in record_columns]
+        for name in wrong:
+            if name not in self.columns.values():
+                raise InvalidOptionError(f"A record has no column {name!r}", path=path, hint=hint_for(name))
 
     def _schema(self, lines: Lines, file: str) -> pa.Schema:
-        """The columns of all blocks, from the columns of the first.
-
-        Later records may have parts that the first records lack. A column that becomes a key or a value is text, also
-        where it has only numbers or nulls so far, unless it is nested or boolean, or a format encodes it. A text that
-        Arrow would parse as a time stays text. Where the line is the value, no other column is read.
+        """The columns of all blocks, from the columns of the first. Later records may have parts that the first records
+        lack. Where the line is the value, no other column is read.
         """
         if not self.typed and not any(self.columns.values()) and are_records(lines):
             return RECORD_SCHEMA
-        is_whole = "value" in self.typed
-        names = [] if is_whole else [self.columns.get("key") or "key", *filter(None, [self.columns.get("value")])]
-        inferred = inferred_schema(with_numbers_as_text(lines.texts(), names), file)
-        texts = self._text_columns(inferred)
+        schema = self._inferred_schema(lines, file)
+        self._check_members(schema, lines, file)
+        if self._is_record(schema):
+            return self._record_schema(schema)
+        if "value" in self.typed:
+            return schema
+        return pa.schema(self._chosen_fields(schema))
+
+    def _inferred_schema(self, lines: Lines, file: str) -> pa.Schema:
+        """The columns of a block, as all later blocks are read.
+
+        A column that becomes a key or a value is text, also where it has only numbers or nulls so far, unless it is
+        nested or boolean, or a format encodes it: a number as a double would lose digits, and a text could follow. A
+        text that Arrow would parse as a time stays text.
+        """
+        is_line_the_value = "value" in self.typed
+        number_columns = [self.columns.get("key") or "key", *filter(None, [self.columns.get("value")])]
+        texts = lines.texts() if is_line_the_value else with_numbers_as_text(lines.texts(), number_columns)
+        inferred = inferred_schema(texts, file)
+        text_columns = [] if is_line_the_value else self._text_columns(inferred)
         fields = []
         for field in inferred:
-            is_text = pa.types.is_temporal(field.type) or (field.name in texts and not is_whole)
+            is_text = pa.types.is_temporal(field.type) or field.name in text_columns
             fields.append(field.with_type(pa.string()) if is_text else field)
-        found = pa.schema(fields)
-        known = {*RECORD_SCHEMA.names, *filter(None, self.columns.values())}
-        is_record = self._is_record(found) or (not is_whole and _is_misspelt(found))
-        if is_record and not self.columns.get("value") and not known.issuperset(found.names):
-            raise wrong_object(lines.texts(), file, 0, "a member that no record has", known)
-        self._check(found, file, known)
-        if not self._is_record(found):
-            return found if is_whole else pa.schema([field for field in found if field.name in self.columns.values()])
-        own = {field.name: field for field in found if not pa.types.is_null(field.type)}
-        kept = [own.get(part.name, part) if part.name in _PARTS[:-1] else part for part in RECORD_SCHEMA]
-        chosen = [field for field in found if field.name in self.columns.values()]
-        return pa.schema([*kept, *(field for field in chosen if field.name not in RECORD_SCHEMA.names)])
+        return pa.schema(fields)
+
+    def _check_members(self, schema: pa.Schema, lines: Lines, file: str) -> None:
+        """Raises InvalidOptionError as `_check`, and names the first object with a member that no record has."""
+        record_columns = {*RECORD_SCHEMA.names, *filter(None, self.columns.values())}
+        is_record = self._is_record(schema) or ("value" not in self.typed and _is_misspelt(schema))
+        if is_record and not self.columns.get("value") and not record_columns.issuperset(schema.names):
+            raise wrong_object(lines.texts(), file, 0, "a member that no record has", record_columns)
+        self._check(schema, file, record_columns)
+
+    def _record_schema(self, schema: pa.Schema) -> pa.Schema:
+        """All parts of a record, with the types that the schema has for them, and the chosen columns behind them."""
+        typed_fields = {field.name: field for field in schema if not pa.types.is_null(field.type)}
+        parts = []
+        for part in RECORD_SCHEMA:
+            # Headers keep the record's type: inferred from a block, a header of another shape would be an error later.
+            is_inferred = part.name in _PARTS and part.name != "headers"
+            parts.append(typed_fields.get(part.name, part) if is_inferred else part)
+        others = [field for field in self._chosen_fields(schema) if field.name not in RECORD_SCHEMA.names]
+        return pa.schema([*parts, *others])
+
+    def _chosen_fields(self, schema: pa.Schema) -> list[pa.Field]:
+        return [field for field in schema if field.name in self.columns.values()]
 
     def _text_columns(self, schema: pa.Schema) -> list[str]:
         """The columns that become keys and values as text."""
@@ -389,22 +376,28 @@ class Input:
                 if part in names:
                     chosen.setdefault(part, part)
         columns: dict[str, pa.Array] = {}
-        if "value" not in chosen and "value" not in self.typed and lines is not None:
-            columns["value"] = lines.texts()
-        elif "value" not in chosen:
-            whole = pa.StructArray.from_arrays(rows.columns, names=names)
-            columns["value"] = whole if "value" in self.typed else write_json(whole)
+        if "value" not in chosen:
+            columns["value"] = self._row_as_value(rows, lines)
         for part, column in chosen.items():
-            array = (rows if keys is None or column not in keys.schema.names else keys).column(column)
-            if part in ("key", "value"):
-                columns[part] = array if part in self.typed else as_bytes(array)
-            elif part == "timestamp":
-                columns[part] = _as_timestamp(array, column)
-            elif part == "partition":
-                columns[part] = _as_partition(array, column)
-            else:
-                columns[part] = array
+            source = keys if keys is not None and column in keys.schema.names else rows
+            columns[part] = self._part(part, column, source.column(column))
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def _row_as_value(self, rows: pa.RecordBatch, lines: Lines | None) -> pa.Array:
+        """Rows that are values: typed for a format, else the line as it stands, else JSON of the columns."""
+        if "value" not in self.typed and lines is not None:
+            return lines.texts()
+        objects = pa.StructArray.from_arrays(rows.columns, names=rows.schema.names)
+        return objects if "value" in self.typed else write_json(objects)
+
+    def _part(self, part: str, column: str, array: pa.Array) -> pa.Array:
+        if part in ("key", "value"):
+            return array if part in self.typed else as_bytes(array)
+        if part == "timestamp":
+            return as_timestamp(array, column)
+        if part == "partition":
+            return as_partition(array, column)
+        return array
 
 
 def _nothing() -> Iterator[pa.RecordBatch]:
@@ -413,39 +406,8 @@ def _nothing() -> Iterator[pa.RecordBatch]:
 
 def _is_misspelt(schema: pa.Schema) -> bool:
     """Whether rows have a key, and text under a name that is a slip for value."""
-    meant = {meant: name for name, meant in slips(schema.names).items()}
-    return "key" in schema.names and "value" in meant and is_bytes(schema.field(meant["value"]).type)
-
-
-def _csv_names(head: bytes, parsing: pv.ParseOptions, file: str, *, has_header: bool) -> list[str]:
-    """The names of a file's columns, by its first bytes; without a header the names that Arrow gives. Raises
-    InvalidOptionError for names that are not UTF-8, which Arrow accepts.
-    """
-    text = head.decode("utf-8-sig", errors="surrogateescape")
-    lines, quote = io.StringIO(text, newline=""), parsing.quote_char or None
-    rows = csv.reader(
-        lines, delimiter=parsing.delimiter, quotechar=quote, quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
-    )
-    row = next((row for row in rows if row), [])
-    if has_header and any("\udc80" <= letter <= "\udcff" for letter in "".join(row)):
-        raise unreadable(file, "the names of its columns are not UTF-8")
-    return row if has_header else [f"f{number}" for number in range(len(row))]
-
-
-class _Rejoined:
-    """A stream whose first bytes have been read: a pipe gives them once."""
-
-    closed = False
-
-    def __init__(self, head: bytes, rest: Any) -> None:
-        self._head, self._rest = head, rest
-
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes, none at the end."""
-        if not self._head:
-            return bytes(self._rest.read(size))
-        first, self._head = self._head[:size], self._head[size:]
-        return first
+    written = {part: name for name, part in slips(schema.names).items()}
+    return "key" in schema.names and "value" in written and is_bytes(schema.field(written["value"]).type)
 
 
 def _is_text_or_number(kind: pa.DataType) -> bool:
@@ -462,23 +424,6 @@ def _format_of(path: str) -> Format:
     return next((_ENDINGS[ending] for ending in reversed(endings[-2:]) if ending in _ENDINGS), Format.TEXT)
 
 
-def _without_base64(rows: pa.RecordBatch, names: Sequence[str], file: str) -> pa.RecordBatch:
-    """The rows with the bytes that texts of these columns stand for."""
-    for name in names:
-        try:
-            content = decode(rows.column(name))
-        except Undecodable as error:
-            raise unreadable(file, f"column {name} has text that is {error.reason}") from None
-        rows = rows.set_column(rows.schema.get_field_index(name), name, content)
-    return rows
-
-
-def _timed(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with their timestamps, where they have any, as a writer takes them."""
-    at = rows.schema.get_field_index("timestamp")
-    return rows if at < 0 else rows.set_column(at, "timestamp", _as_timestamp(rows.column(at), "timestamp"))
-
-
 def _without_dictionary_types(schema: pa.Schema) -> pa.Schema:
     """The schema of `_without_dictionaries`."""
     return pa.schema(
@@ -490,33 +435,3 @@ def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with their values in place, as of a data frame's categories."""
     columns = [column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
-
-
-def _as_partition(array: pa.Array, name: str) -> pa.Array:
-    try:
-        return array.cast(pa.int32())
-    except pa.ArrowException as error:
-        raise InvalidOptionError(
-            f"Column {name} cannot be a partition: {reason_of(error)}", expected="whole numbers"
-        ) from None
-
-
-def _as_timestamp(array: pa.Array, name: str) -> pa.Array:
-    try:
-        if pa.types.is_integer(array.type):
-            return array.cast(pa.timestamp("ms", tz="UTC")).cast(_TIMESTAMP)
-        if pa.types.is_string(array.type):
-            with contextlib.suppress(pa.ArrowInvalid):
-                return array.cast(pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(_TIMESTAMP)
-            try:
-                return array.cast(_TIMESTAMP)
-            except pa.ArrowInvalid:  # a time without a zone is in UTC
-                return pc.assume_timezone(array.cast(pa.timestamp("us")), "UTC")
-        if pa.types.is_timestamp(array.type) and array.type.tz is None:
-            return pc.assume_timezone(array.cast(pa.timestamp("us"), safe=False), "UTC")
-        return array.cast(_TIMESTAMP, safe=False)
-    except pa.ArrowException as error:
-        raise InvalidOptionError(
-            f"Column {name} cannot be a timestamp: {reason_of(error)}",
-            expected="a timestamp, a date, text or milliseconds",
-        ) from None
