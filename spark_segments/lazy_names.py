@@ -13,16 +13,17 @@ from typing import Any
 
 def imported_name(face: str, name: str) -> Any:
     """What a face imports as `name` under TYPE_CHECKING. Raises AttributeError where it imports no such name."""
-    home = _homes(face).get(name)
+    home = names_of(face).get(name)
     if home is None:
         raise AttributeError(f"module {face!r} has no attribute {name!r}")
     if home == face:  # a module beside the face
         return import_module(f"{face}.{name}")
-    return getattr(import_module(home), name)
+    module = import_module(home)
+    return getattr(module, name) if hasattr(module, name) else import_module(f"{home}.{name}")
 
 
 @cache
-def _homes(face: str) -> dict[str, str]:
+def names_of(face: str) -> dict[str, str]:
     """{name: the module that it is imported from}"""
     spec: Any = sys.modules[face].__spec__
     homes = {}

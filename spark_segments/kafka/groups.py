@@ -18,7 +18,6 @@ from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.kafka.directory import KafkaDirectory
-    from spark_segments.log import GroupRows
 
 _NAMED = 20  # the partitions that a warning names
 _HIDDEN = "Brokers hide what a user may not DESCRIBE, and share groups have no positions"
@@ -50,7 +49,7 @@ def keep_groups(
     kept: dict[str, list[str]] = {name: [] for name in topics}
     warnings = []
     for group, offsets in groups.items():
-        theirs: GroupRows = {}
+        theirs: dict[tuple[str, int], Position] = {}
         ahead = set(parted)
         for (topic, number), (offset, metadata) in offsets.items():
             if topic not in snapshots or (topic, number) in parted:
@@ -116,8 +115,11 @@ def _elsewhere(positions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _moved(
-    rows: GroupRows, theirs: GroupRows, topics: Collection[str], ahead: Collection[tuple[str, int]]
-) -> GroupRows | None:
+    rows: dict[tuple[str, int], Position],
+    theirs: dict[tuple[str, int], Position],
+    topics: Collection[str],
+    ahead: Collection[tuple[str, int]],
+) -> dict[tuple[str, int], Position] | None:
     now_ms = wall_ms()
     wanted = {key: position for key, position in rows.items() if key[0] not in topics or key in ahead}
     for key, position in theirs.items():

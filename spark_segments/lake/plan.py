@@ -59,7 +59,7 @@ class TopicSince:
     storage: Storage
     snapshot: Snapshot
     config: TopicConfig
-    operations: Collection[str | None] | None
+    operations: Collection[str] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -404,7 +404,7 @@ class Update:
         report.details[topic] = state | {"why": self.plan.why} | dict(self.figures)
 
 
-def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | None) -> set[str | None] | None:
+def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | None) -> set[str] | None:
     """The operations of the topic's commits since the table was in step; None where one is not known."""
     if before is None or before.version is None or before.topic_id != snapshot.topic_id:
         return None
@@ -414,12 +414,12 @@ def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | 
     #   follower   0 1 2 3:promote 4 5 6      and has the compaction at 2, so that no commit after 5 says so
     if not before.is_of_manifest(snapshot, _commit_id(log, snapshot.topic, before.version)):
         return None
-    read = log.manifest(snapshot.topic).log.operation
+    versions = range(before.version + 1, snapshot.version + 1)
     with ThreadPoolExecutor(_THREADS) as pool:
-        try:
-            return {*pool.map(read, range(before.version + 1, snapshot.version + 1))}
-        except FileNotFoundError:  # vacuum takes commits file.delete.delay.ms after the next one
-            return None
+        commits = [*pool.map(log.manifest(snapshot.topic).facts, versions)]
+    operations = {commit.operation for commit in commits if commit is not None}
+    # Vacuum takes commits file.delete.delay.ms after the next one: then nobody knows what they were.
+    return None if None in commits else operations
 
 
 def _commit_id(log: LogDirectory, topic: str, version: int) -> str | None:

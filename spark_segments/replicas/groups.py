@@ -14,7 +14,7 @@ from spark_segments.log import Group, LogDirectory, Position, Snapshot
 from spark_segments.replicas.role import role_of
 
 if TYPE_CHECKING:
-    from spark_segments.log import GroupRows, Positions
+    from spark_segments.log import Positions
 
 
 def positions_of_all(log: LogDirectory) -> tuple[dict[str, Positions], dict[str, SegmentsError]]:
@@ -42,9 +42,13 @@ def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple
     groups, errors = positions_of_all(former)
     for group, positions in groups.items():
         theirs = {key: position for key, position in positions.items() if key[0] == topic}
-        late: GroupRows = {}
+        late: dict[tuple[str, int], Position] = {}
 
-        def newer(rows: GroupRows, theirs: GroupRows = theirs, late: GroupRows = late) -> GroupRows | None:
+        def newer(
+            rows: dict[tuple[str, int], Position],
+            theirs: dict[tuple[str, int], Position] = theirs,
+            late: dict[tuple[str, int], Position] = late,
+        ) -> dict[tuple[str, int], Position] | None:
             late.clear()
             late.update(
                 (key, position)
@@ -82,7 +86,11 @@ def mirror_groups(
             if key[0] in snapshots and _fits(snapshots[key[0]], key[1], position)
         }
 
-        def plan(here: GroupRows, theirs: GroupRows = theirs, group: str = group) -> GroupRows | None:
+        def plan(
+            here: dict[tuple[str, int], Position],
+            theirs: dict[tuple[str, int], Position] = theirs,
+            group: str = group,
+        ) -> dict[tuple[str, int], Position] | None:
             differ = {key[0] for key in here.keys() | theirs.keys() if here.get(key) != theirs.get(key)}
             # The topics are read after the positions: where a topic is promoted later and a reader commits, the
             # positions have changed by then, and the plan is made again.

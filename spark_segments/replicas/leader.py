@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, LogDirError
-from spark_segments.log import CommitFacts, Manifest, Operation, Segment, Snapshot, TableState, Transaction, live_rows
+from spark_segments.log import Manifest, Operation, Segment, Snapshot, TableState, Transaction, live_rows
 from spark_segments.replicas.role import role_of
 
 BEGAN_ANEW = -1
@@ -75,7 +75,7 @@ class Leader:
 
         Raises InvalidOptionError where the version is not there any more.
         """
-        facts = self.facts(version)
+        facts = self.manifest.facts(version)
         if facts is not None and facts.operation in _NOT_REPLAYED:
             return None
         return self._of(self.manifest.state(version, deleted=True))
@@ -85,22 +85,21 @@ class Leader:
         changed = self.manifest.changed_rows(version)
         return None if changed is None else partitions_that_differ(*changed)
 
-    def facts(self, version: int) -> CommitFacts | None:
-        """The commit that made a version, None where Delta's log does not have it (any more)."""
-        return self.manifest.facts(version)
-
     def _of(self, state: TableState) -> LeaderVersion:
-        facts = self.facts(state.version)
-        brings_back = facts is None or facts.operation in _BRING_BACK
-        facts = facts or CommitFacts("", state.snapshot.committed_ms, "")
-        among = self.changed_partitions(state.version) if facts.operation == Operation.MIRROR else None
+        snapshot = state.snapshot
+        commit = self.manifest.facts(state.version)
+        operation = None if commit is None else commit.operation
+        returned: frozenset[str] = frozenset()
+        if commit is None or operation in _BRING_BACK:
+            among = self.changed_partitions(state.version) if operation == Operation.MIRROR else None
+            returned = self.returned_since(state.version - 1, snapshot, among)
         return LeaderVersion(
             self.uri,
-            state.snapshot,
+            snapshot,
             state.last_transactions(),
-            facts.commit_id,
-            facts.committed_ms,
-            self.returned_since(state.version - 1, state.snapshot, among) if brings_back else frozenset(),
+            "" if commit is None else commit.commit_id,
+            snapshot.committed_ms if commit is None else commit.committed_ms,
+            returned,
         )
 
     def returned_since(self, before: int, after: Snapshot, among: set[int] | None = None) -> frozenset[str]:
@@ -134,7 +133,7 @@ class Leader:
                 hint=f"Mirror {self.uri} into an empty log directory",
             )
         version = role.source.version
-        facts = self.facts(version) if version <= latest.version else None
+        facts = self.manifest.facts(version) if version <= latest.version else None
         if facts is not None and facts.commit_id == role.source.commit_id:
             return Lineage(version, is_certain=True)
         same_place = role.source.uri == self.uri

@@ -134,7 +134,7 @@ def lag_of(leader: Leader, follower: Snapshot) -> Lag:
     reached = leader.check_lineage(follower, newest).version
     if newest.version == reached:
         return Lag(source.version, source.version, 0, 0, 0)
-    first = leader.facts(reached + 1)
+    first = leader.manifest.facts(reached + 1)
     since_ms = source.committed_ms if first is None else first.committed_ms
     bounds = follower.offset_bounds() if newest.topic_id == follower.topic_id else {}
     ends = ((end, bounds.get(number, (0, 0))[1]) for number, (_, end) in newest.offset_bounds().items())

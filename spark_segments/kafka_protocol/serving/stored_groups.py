@@ -7,18 +7,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.serving.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.serving.limits import Budget, Limits
-from spark_segments.log import Group, GroupCommit, LogDirectory
+from spark_segments.log import Group, GroupCommit, LogDirectory, Position
 from spark_segments.quantities import wall_ms
-
-if TYPE_CHECKING:
-    from spark_segments.log import GroupRows
 
 READ_ONLY, OWN, ALL = "read-only", "own", "all"
 POLICIES = (READ_ONLY, OWN, ALL)
@@ -75,7 +71,13 @@ class StoredGroups:
                 )
                 raise RefusedError(ErrorCode.group_authorization_failed)
 
-    def commit(self, group: Group, moved: GroupRows, member: tuple[int, str, str | None], owner: str) -> None:
+    def commit(
+        self,
+        group: Group,
+        moved: dict[tuple[str, int], Position],
+        member: tuple[int, str, str | None],
+        owner: str,
+    ) -> None:
         """Moves positions of a group, one commit after the other, each by a member (generation, its id, instance id) or
         in nobody's group. Raises RefusedError, SegmentsError; CommitUnderWayError: try again in a moment.
 
@@ -101,7 +103,7 @@ class StoredGroups:
         finally:
             committing.release()
 
-    def _count(self, group: str, rows: GroupRows, owner: str) -> None:
+    def _count(self, group: str, rows: dict[tuple[str, int], Position], owner: str) -> None:
         """Notes how much a group takes once it has these positions. Raises RefusedError where that is too much."""
         size = _bytes_of(group, rows)
         with self._lock:
@@ -123,7 +125,7 @@ class StoredGroups:
         if self._log.is_kafka or self.are_read_only or not self._coordinator.holds():
             return
         now_ms, number = wall_ms(), self._coordinator.lease_number
-        stay: dict[str, GroupRows] = {}
+        stay: dict[str, dict[tuple[str, int], Position]] = {}
         for group in Group.all(self._log):
             try:
                 last = group.positions().last
@@ -156,7 +158,7 @@ class StoredGroups:
             _logger.warning("group %s, which nobody uses, could not be deleted: %s", group.id, error)
             return False
 
-    def _recount(self, stay: Mapping[str, GroupRows]) -> None:
+    def _recount(self, stay: Mapping[str, dict[tuple[str, int], Position]]) -> None:
         with self._lock:
             known, self._known = self._known, {}
             self._groups, self._bytes = Budget(self._limits.groups), Budget(self._limits.group_files_bytes)
@@ -168,7 +170,7 @@ class StoredGroups:
             self._in_use_ms = {group: ms for group, ms in self._in_use_ms.items() if group in self._known}
 
 
-def _bytes_of(group: str, rows: GroupRows) -> int:
+def _bytes_of(group: str, rows: dict[tuple[str, int], Position]) -> int:
     """What the files of a group take at the most, as many as are kept."""
     said = sum(_POSITION_BYTES + len(topic) + len(row.metadata.encode()) for (topic, _), row in rows.items())
     return _FILES * (_POSITION_BYTES + len(group) + said)

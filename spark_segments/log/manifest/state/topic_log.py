@@ -379,11 +379,6 @@ class TopicLog:
         mine = {txn["appId"].removesuffix(suffix): int(txn["version"]) for txn in txns if txn["appId"].endswith(suffix)}
         return commit_info(actions).get("change"), mine
 
-    def operation(self, version: int) -> str | None:
-        """The operation of a commit. Raises FileNotFoundError where the log does not have that version (any more)."""
-        operation: str | None = commit_info(self.delta.actions(version)).get("change")
-        return operation
-
     def facts(self, version: int) -> CommitFacts | None:
         """The commit that made a version, None where Delta's log does not have it (any more)."""
         try:
