@@ -8,12 +8,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.reading.clip import OffsetRanges, Offsets
-from spark_segments.spark.options import EARLIEST, Limit, ReadOptions, Topics, partition_names
+from spark_segments.spark.options import ReadOptions
+from spark_segments.spark.options.limits import EARLIEST, LATEST_OFFSET, Limit, partition_names
+from spark_segments.spark.options.topics import Topics
 
 # (snapshot, {partition: timestamp in ms}) -> {partition: (offset, timestamp in ms) or None}
 TimeLookup = Callable[[Snapshot, Mapping[int, int]], Mapping[int, tuple[int, int] | None]]
@@ -45,14 +48,16 @@ def _wanted_of_topic(
 ) -> dict[int, tuple[int, int]]:
     topic = snapshot.topic
     bounds = snapshot.offset_bounds()
-    readable = snapshot.offset_bounds(options.isolation_level)
-    ends = {number: readable[number][1] for number in numbers}
-    starts = resolve(options.start, snapshot, numbers, bounds, ends, offsets_for_times)
-    stops = resolve(options.end, snapshot, numbers, bounds, ends, offsets_for_times)
+    borders = Borders.of(snapshot, numbers, options.isolation_level)
+    ends = borders.ends
+    starts = resolve_limit(options.start, borders, offsets_for_times)
+    stops = resolve_limit(options.end, borders, offsets_for_times)
     ranges = {}
     for number in numbers:
-        start, stop = starts[number], stops[number]
+        start = starts[number]
+        stop = stops[number]
         check_is_there(options, topic, number, start)
+        # No record is as late as the time: the range begins, or ends, behind the last record that can be read.
         start = ends[number] if start is None else start
         stop = ends[number] if stop is None else stop
         if options.fail_on_data_loss:
@@ -120,6 +125,8 @@ def _divided(offsets: Mapping[str, Offsets], parts: Callable[[int], int]) -> dic
 
 
 def _cut(start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    # Each cut divides what is left by the parts that are left, so that sizes differ by one offset at most. Parts beyond
+    # the number of offsets would be empty, and fall away.
     cuts = [start]
     for part in range(parts):
         cuts.append(cuts[-1] + (end - cuts[-1]) // (parts - part))
@@ -167,32 +174,64 @@ def check_complete(limit: Limit, partitions: Mapping[str, Collection[int]]) -> N
     )
 
 
-def resolve(
-    limit: Limit,
-    snapshot: Snapshot,
-    numbers: Collection[int],
-    bounds: Mapping[int, tuple[int, int]],
-    ends: Mapping[int, int],
-    offsets_for_times: TimeLookup,
-) -> dict[int, int | None]:
-    """{partition: offset}; None where a timestamp was given and no record is that late."""
-    topic = snapshot.topic
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """What the earliest and the latest offset are, in the partitions of a topic that are read.
+
+        log start              last stable offset         log end
+        |------------------------------|---------------------|
+        starts                         ends                  with isolation.level=read_committed
+
+    Where no transaction is open, or with read_uncommitted, `ends` are the log ends.
+    """
+
+    snapshot: Snapshot
+    starts: dict[int, int]
+    ends: dict[int, int]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, numbers: Collection[int], isolation_level: str) -> Borders:
+        """Of the partitions `numbers`."""
+        bounds = snapshot.offset_bounds()
+        readable = snapshot.offset_bounds(isolation_level)
+        return cls(
+            snapshot,
+            starts={number: bounds[number][0] for number in numbers},
+            ends={number: readable[number][1] for number in numbers},
+        )
+
+
+def resolve_limit(limit: Limit, borders: Borders, offsets_for_times: TimeLookup) -> dict[int, int | None]:
+    """{partition: offset}; None where the limit is a time and no record is that late."""
     if limit.timestamp_ms is not None or limit.timestamps_ms is not None:
-        times = limit.timestamps_ms or {}
-        targets = {number: times.get((topic, number), limit.timestamp_ms or 0) for number in numbers}
-        answers = offsets_for_times(snapshot, targets)
-        return {number: None if answer is None else answer[0] for number, answer in answers.items()}
-    resolved: dict[int, int | None] = {}
-    for number in numbers:
-        offset = limit.offset
-        if limit.offsets is not None:
-            of_topic = (limit.topics or {}).get(topic)
-            offset = limit.offsets[topic, number] if of_topic is None else of_topic
+        return _offsets_of_times(limit, borders, offsets_for_times)
+    topic = borders.snapshot.topic
+    offsets: dict[int, int | None] = {}
+    for number, end in borders.ends.items():
+        offset = _offset_of(limit, topic, number)
         if offset == EARLIEST:
-            resolved[number] = bounds[number][0]
+            offsets[number] = borders.starts[number]
+        elif offset == LATEST_OFFSET:
+            offsets[number] = end
         else:
-            resolved[number] = offset if offset is not None and offset >= 0 else ends[number]
-    return resolved
+            offsets[number] = offset
+    return offsets
+
+
+def _offsets_of_times(limit: Limit, borders: Borders, offsets_for_times: TimeLookup) -> dict[int, int | None]:
+    topic = borders.snapshot.topic
+    times = limit.timestamps_ms or {}
+    targets = {number: times.get((topic, number), limit.timestamp_ms or 0) for number in borders.ends}
+    answers = offsets_for_times(borders.snapshot, targets)
+    return {number: None if answer is None else answer[0] for number, answer in answers.items()}
+
+
+def _offset_of(limit: Limit, topic: str, number: int) -> int:
+    """The offset that a limit without a time names for a partition: EARLIEST, LATEST_OFFSET or a number."""
+    if limit.offsets is None:
+        return LATEST_OFFSET if limit.offset is None else limit.offset
+    of_topic = (limit.topics or {}).get(topic)
+    return limit.offsets[topic, number] if of_topic is None else of_topic
 
 
 def check_is_there(options: ReadOptions, topic: str, number: int, start: int | None) -> None:

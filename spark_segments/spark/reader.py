@@ -22,7 +22,7 @@ from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import TimeLookup, check_holes, split, wanted_offsets
 from spark_segments.spark.options import ReadOptions
 from spark_segments.spark.schema import as_struct, conformed, projection, typed_schema
-from spark_segments.spark.shown_errors import as_itself
+from spark_segments.spark.shown_errors import without_traceback
 from spark_segments.spark.worker import freeze_imports
 from spark_segments.storage import Storage
 
@@ -58,13 +58,13 @@ class Reader(Versioned, DataSourceReader):
         self._snapshots = snapshots
         self._value_readers = dict(value_readers or {})
         self._schema = projection(as_struct(schema), typed_schema(self._value_readers))
-        self._given = schema if isinstance(schema, pa.Schema) else None
+        self._arrow_schema = schema if isinstance(schema, pa.Schema) else None
         self._storage = Storage(options.location.uri, options.location.storage_options)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_snapshots": {}}  # the driver plans; tasks get just their ranges
 
-    @as_itself
+    @without_traceback
     def partitions(self) -> list[InputPartition]:
         from spark_segments.log.reading.times import offsets_for_times
 
@@ -86,9 +86,9 @@ class Reader(Versioned, DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task. PySpark 4.0 reads None where there are no partitions."""
         batches = self._batches([] if partition is None else partition.value or [])
-        if self._given is None:
+        if self._arrow_schema is None:
             return merged(batches, self._schema)
-        return merged(_conformed(batches, self._given), self._given)
+        return merged(_conformed(batches, self._arrow_schema), self._arrow_schema)
 
     def tasks_of(self, scans: Sequence[Scan]) -> list[list[Any]]:
         """The parts of the tasks that read these scans, of a topic each. A task is the value of a `RangesPartition`."""

@@ -23,7 +23,7 @@ from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.spark.arrow_types import to_arrow_schema
 from spark_segments.spark.batches import merged, watched
 from spark_segments.spark.options import WriteOptions
-from spark_segments.spark.shown_errors import as_itself
+from spark_segments.spark.shown_errors import without_traceback
 from spark_segments.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
@@ -110,26 +110,35 @@ class RowWriter(Versioned):
         from spark_segments.log.appending.appender import Chunks
 
         topics: dict[str, list[Chunks]] = {}
+        repeated: set[str] = set()
         if empty and self._target is not None:
             topics[self._target.topic] = [Chunks(self._target.topic, self._target.topic_id)]
-        for chunks in (chunks for message in messages for chunks in message.chunks):
-            topics.setdefault(chunks.topic, []).append(chunks)
-        repeated = {topic for message in messages for topic in message.repeated}
+        for message in messages:
+            repeated.update(message.repeated)
+            for chunks in message.chunks:
+                topics.setdefault(chunks.topic, []).append(chunks)
         names = sorted(topics.keys() | repeated)
         for number, topic in enumerate(names):
             try:
                 if topic in repeated:
                     self._check_still_there(topic, txn)
-                    offsets = {}
+                    has_txn_already = True
                 else:
-                    offsets = commit_chunks(self._log_dir, topic, topics[topic], txn)
+                    has_txn_already = self._commit_to(topic, topics[topic], txn)
             except SegmentsError as error:
                 raise _failed_at(error, names, number, has_txn=txn is not None) from error
-            if not offsets and (topic in repeated or any(chunks.segments for chunks in topics[topic])):
+            if has_txn_already:
                 _log.warning("Nothing appended: %s has %s already", topic, txn)
-                continue
-            warn_of_small_chunks(topic, topics[topic])
+            else:
+                warn_of_small_chunks(topic, topics[topic])
         freeze_imports()
+
+    def _commit_to(self, topic: str, chunks: Sequence[Chunks], txn: Transaction | None) -> bool:
+        """Commits chunks to their topic. Whether the topic had taken the transaction before, so that none is appended:
+        chunks with records that got no offsets.
+        """
+        offsets = commit_chunks(self._log_dir, topic, chunks, txn)
+        return not offsets and any(task.segments for task in chunks)
 
     def _check_still_there(self, topic: str, txn: Transaction | None) -> None:
         """Raises CommitConflictError where a topic that tasks left out does not hold the transaction any more."""
@@ -212,7 +221,9 @@ def _failed_at(error: SegmentsError, topics: Sequence[str], number: int, *, has_
     """The error of the commit to `topics[number]`, with the outcome of the write's other topics."""
     if len(topics) == 1:
         return error
-    committed, open_topics = ", ".join(topics[:number]) or "none", ", ".join(topics[number:])
+    committed = ", ".join(topics[:number]) or "none"
+    # The commit that failed may have arrived all the same: its topic is among those of which nobody knows.
+    open_topics = ", ".join(topics[number:])
     hint = f"Topics whose rows were committed: {committed}. Not committed, or not known to be: {open_topics}. "
     if has_txn:
         hint += "Send the whole write again with the same transaction or key: each topic takes it once"
@@ -296,7 +307,7 @@ class Writer(DataSourceArrowWriter):
             txn = Transaction(txn.application, txn.version, task_property(QUERY_ID))
         return self._rows.write(iterator, txn)
 
-    @as_itself
+    @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commits each topic once, with its chunks in the order of tasks and then of rows.
 

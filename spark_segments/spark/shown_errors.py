@@ -11,7 +11,7 @@ from spark_segments.errors import SegmentsError
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def as_itself(method: Method) -> Method:
+def without_traceback(method: Method) -> Method:
     """Spark shows the traceback of an error to the user: one that says all about itself is shown without."""
 
     @functools.wraps(method)

@@ -17,17 +17,15 @@ from spark_segments.log.typed import Decoders
 from spark_segments.spark import PYSPARK
 from spark_segments.spark.options import (
     ReadOptions,
-    ignored_by_reader,
-    ignored_by_stream,
-    ignored_by_writer,
     is_read,
     load_options,
     read_options,
     stream_options,
     write_options,
 )
+from spark_segments.spark.options.ignored import ignored_by_reader, ignored_by_stream, ignored_by_writer
 from spark_segments.spark.schema import as_given, as_struct, record_schema, typed_schema
-from spark_segments.spark.shown_errors import as_itself
+from spark_segments.spark.shown_errors import without_traceback
 from spark_segments.spark.tables import query_options, table_options, with_options
 from spark_segments.spark.worker import freeze_imports
 
@@ -49,9 +47,9 @@ class Source:
     first action: then it is the log at that time. A table of Spark's catalog is pinned when a query on it is planned.
     """
 
-    @as_itself
+    @without_traceback
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._given = dict(options)
+        self._options = dict(options)
         self._snapshots: dict[str, Snapshot] | None = None
         self._readers: dict[str, Decoders] = {}
         self._table = table_options(options)
@@ -65,7 +63,7 @@ class Source:
                 raise  # a stream goes on without a topic that was deleted; a batch read raises this again in `reader`
         freeze_imports()
 
-    @as_itself
+    @without_traceback
     def schema(self) -> StructType | pa.Schema:
         return as_given(self._schema())
 
@@ -74,13 +72,13 @@ class Source:
             chosen = load_options(self._table)
             _, readers = _opened(chosen)  # refuses a table of a topic that does not exist
             return with_options(record_schema(chosen.include_headers, typed_schema(readers)), self._table)
-        return record_schema(load_options(self._given).include_headers, typed_schema(self._readers))
+        return record_schema(load_options(self._options).include_headers, typed_schema(self._readers))
 
-    @as_itself
+    @without_traceback
     def reader(self, schema: StructType | pa.Schema) -> Reader:
         from spark_segments.spark.reader import Reader
 
-        all_options = query_options(self._given, as_struct(schema))
+        all_options = query_options(self._options, as_struct(schema))
         options = read_options(all_options)
         for sentence in ignored_by_reader(all_options):
             _log.warning(sentence)
@@ -91,7 +89,7 @@ class Source:
             snapshots, readers = _opened(options)
         return Reader(options, snapshots, schema, readers)
 
-    @as_itself
+    @without_traceback
     def stream_reader(self, schema: StructType | pa.Schema) -> DataSourceStreamReader:
         """Raises nothing: the reader raises what is wrong, which Spark then shows as the error of the query."""
         from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader, refuse_limits
@@ -100,7 +98,7 @@ class Source:
         self._snapshots, self._readers = None, {}
         try:
             struct = as_struct(schema)
-            all_options = query_options(self._given, struct)
+            all_options = query_options(self._options, struct)
             options = stream_options(all_options)
             for sentence in ignored_by_stream(all_options):
                 _log.warning(sentence)
@@ -113,14 +111,14 @@ class Source:
         except SegmentsError as error:
             return RefusedStream(error)
 
-    @as_itself
+    @without_traceback
     def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> Writer:
         from spark_segments.spark.row_writer import Writer
 
         schema = as_struct(schema)
         return Writer(write_options(self._write_options(schema)), schema, overwrite)
 
-    @as_itself
+    @without_traceback
     def stream_writer(self, schema: StructType | pa.Schema, overwrite: bool) -> StreamWriter:
         from spark_segments.spark.streams.stream_writer import StreamWriter, refuse_asynchronous_progress
 
@@ -130,7 +128,7 @@ class Source:
         return StreamWriter(write_options(options), schema, overwrite)
 
     def _write_options(self, schema: StructType) -> dict[str, str]:
-        options = query_options(self._given, schema, is_write=True)
+        options = query_options(self._options, schema, is_write=True)
         for sentence in ignored_by_writer(options):
             _log.warning(sentence)
         return options

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructField, StructType
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.spark.option_values import KAFKA_PREFIX, STORAGE_PREFIX
+from spark_segments.spark.options.option_values import KAFKA_PREFIX, STORAGE_PREFIX
 
 METADATA_KEY = "segments.options"
 

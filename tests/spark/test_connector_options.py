@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError, SegmentsError, UnknownTopicError
-from spark_segments.spark.options import EARLIEST, LATEST_OFFSET, Limit, Topics, read_options, write_options
+from spark_segments.spark.options import read_options, write_options
+from spark_segments.spark.options.limits import EARLIEST, LATEST_OFFSET, Limit
+from spark_segments.spark.options.topics import Topics
 from spark_segments.spark.row_writer import check_writable_columns
 from tests.spark.test_offsets import lookup, read_by, snapshot
 

@@ -9,7 +9,8 @@ import pytest
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.spark.offsets import split
-from spark_segments.spark.options import Topics, read_options
+from spark_segments.spark.options import read_options
+from spark_segments.spark.options.topics import Topics
 from spark_segments.spark.reader import Reader
 from verification.world.manifest_rows import Partition, Segment, SegmentRows, Snapshot
 

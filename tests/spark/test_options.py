@@ -6,16 +6,14 @@ import pytest
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.spark.options import (
-    EARLIEST,
-    LATEST_OFFSET,
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    Limit,
-    Topics,
     is_read,
     read_options,
     write_options,
 )
+from spark_segments.spark.options.limits import EARLIEST, LATEST_OFFSET, Limit
+from spark_segments.spark.options.topics import Topics
 
 
 def read(**options):

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.spark.patterns import python_pattern
+from spark_segments.spark.options.patterns import python_pattern
 
 
 @pytest.mark.parametrize(

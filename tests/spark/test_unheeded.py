@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.spark.kafka_settings import is_setting
+from spark_segments.spark.options.kafka_settings import is_setting
 from spark_segments.spark.schema import record_schema
 from spark_segments.spark.source import Source
 

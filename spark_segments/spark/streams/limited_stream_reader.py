@@ -12,10 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.positions import PartitionState
-from spark_segments.spark.option_values import TopicPartition
+from spark_segments.log.positions import PartitionState, TopicPartition
 from spark_segments.spark.options import StreamOptions
-from spark_segments.spark.shown_errors import as_itself
+from spark_segments.spark.shown_errors import without_traceback
 from spark_segments.spark.streams.data_loss import is_foreign
 from spark_segments.spark.streams.start_offsets import check_start, is_repeatable
 from spark_segments.spark.streams.stream_offsets import Positions, from_json, to_json
@@ -83,7 +82,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         self._has_begun = False
         self._latest: Positions | None = None
 
-    @as_itself
+    @without_traceback
     def initialOffset(self) -> dict[str, Any]:
         """Where the stream begins: the same at every call. Options are checked where `latestOffset` says it is new."""
         if self._initial is None:
@@ -91,7 +90,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         assert self._initial is not None
         return self._initial
 
-    @as_itself
+    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Keeps the newest snapshots of the topics: the query ends at their log ends."""
         self._snapshots = self._topics.snapshots()
@@ -103,7 +102,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         # Spark hands this back at each trigger; with Trigger.Once it asks for all that is available.
         return ReadMaxRows(self._options.max_offsets or NO_LIMIT)
 
-    @as_itself
+    @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]
         """Where the batch ends that begins at `start`; `start` itself where there is nothing to read yet."""
         snapshots = self._look()
@@ -131,7 +130,7 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         """The end of the topics as the last trigger saw them."""
         return None if self._latest is None else to_json(self._latest)
 
-    @as_itself
+    @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._has_begun = True
         return super().partitions(start, end)

@@ -10,16 +10,18 @@ from collections.abc import Mapping
 
 from spark_segments.errors import UnknownTopicError
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.positions import TopicPartition
 from spark_segments.spark.offsets import (
+    Borders,
     TimeLookup,
     check_complete,
     check_in_log,
     check_is_there,
-    resolve,
+    resolve_limit,
     subscribed_partitions,
 )
-from spark_segments.spark.option_values import TopicPartition
-from spark_segments.spark.options import LATEST_OFFSET, Limit, ReadOptions
+from spark_segments.spark.options import ReadOptions
+from spark_segments.spark.options.limits import LATEST_OFFSET, Limit
 
 StartOffsets = dict[TopicPartition, int | None]
 
@@ -35,11 +37,13 @@ def start_offsets(
     starts: StartOffsets = {}
     for topic, numbers in subscribed_partitions(options.topics, snapshots, skip_missing=True).items():
         snapshot = snapshots[topic]
-        bounds, readable = snapshot.offset_bounds(), snapshot.offset_bounds(options.isolation_level)
+        bounds = snapshot.offset_bounds()
         named = [number for number in numbers if _names(options.start, topic, number)]
-        ends = {number: readable[number][1] for number in named}
-        resolved = resolve(options.start, snapshot, named, bounds, ends, offsets_for_times)
-        starts |= {(topic, number): resolved[number] if number in resolved else bounds[number][0] for number in numbers}
+        borders = Borders.of(snapshot, named, options.isolation_level)
+        offsets = resolve_limit(options.start, borders, offsets_for_times)
+        for number in numbers:
+            # A partition that was added since the option was written begins at its first record: none is left out.
+            starts[topic, number] = offsets[number] if number in offsets else bounds[number][0]
     return starts
 
 

@@ -20,14 +20,13 @@ from spark_segments.execution import Versioned
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Hole
-from spark_segments.log.positions import PartitionState, Position
+from spark_segments.log.positions import PartitionState, Position, TopicPartition
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.spark.offsets import subscribed_partitions
-from spark_segments.spark.option_values import TopicPartition
 from spark_segments.spark.options import ReadOptions, StreamOptions
 from spark_segments.spark.reader import RangesPartition, Reader
 from spark_segments.spark.schema import projection
-from spark_segments.spark.shown_errors import as_itself
+from spark_segments.spark.shown_errors import without_traceback
 from spark_segments.spark.streams.data_loss import DataLoss, is_foreign, next_offset
 from spark_segments.spark.streams.start_offsets import StartOffsets, check_start, start_offsets
 from spark_segments.spark.streams.stream_offsets import Positions, begin_of, from_json, to_json
@@ -137,7 +136,7 @@ class StreamReader(DataSourceStreamReader):
 
     # Offsets
 
-    @as_itself
+    @without_traceback
     def initialOffset(self) -> dict[str, Any]:
         """Where the stream begins: the same at every call, however the topics have grown."""
         if self._initial is None:
@@ -155,7 +154,7 @@ class StreamReader(DataSourceStreamReader):
             {key: states[key].position(states[key].end if at is None else at) for key, at in self._start.items()}
         )
 
-    @as_itself
+    @without_traceback
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # PySpark 4.2 calls that of LimitedStreamReader
         """The end of the topics; where the stream is, as far as that is known, where there is nothing to read yet."""
         states = self._topics.states(self._look())
@@ -171,7 +170,7 @@ class StreamReader(DataSourceStreamReader):
 
     # Records
 
-    @as_itself
+    @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks that read a batch. A replay, too, reads what was planned: the records from `start` to `end`.
 

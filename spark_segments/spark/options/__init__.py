@@ -6,8 +6,7 @@ kafka.bootstrap.servers, are ignored, so that a job moves here by its format and
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,19 +15,9 @@ from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.typed import value_provider
 from spark_segments.quantities import duration_ms, iso_ms, size_bytes
-from spark_segments.spark.kafka_settings import is_setting, nearest_setting
-from spark_segments.spark.option_values import (
-    KAFKA_PREFIX,
-    STORAGE_PREFIX,
-    OptionValues,
-    TopicPartition,
-    json_object,
-    whole_number,
-)
-from spark_segments.spark.patterns import python_pattern
-
-EARLIEST = -2
-LATEST_OFFSET = -1
+from spark_segments.spark.options.limits import EARLIEST, LATEST_OFFSET, Limit, check_order, limit_of, refuse_word
+from spark_segments.spark.options.option_values import STORAGE_PREFIX, OptionValues
+from spark_segments.spark.options.topics import TOPIC_OPTIONS, Topics, topics_of
 
 # What Spark's Kafka connector refuses, and what to do instead.
 _BINARY = "Keys and values come as binary: cast or parse them in the query"
@@ -61,17 +50,13 @@ _REFUSED_BY_STREAMS = {
 
 LATEST_VIEW = "latest"
 
-_TOPIC_OPTIONS = ("subscribe", "subscribePattern", "assign")
-
-# Kafka's own topics, which a subscription by pattern leaves out.
-_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
 
 VALUE_OPTIONS: tuple[str, ...] = value_provider().options
 """The options of keys and values, such as value.format."""
 
 READER_OPTIONS = (
     "path",
-    *_TOPIC_OPTIONS,
+    *TOPIC_OPTIONS,
     "startingOffsets",
     "startingTimestamp",
     "startingOffsetsByTimestamp",
@@ -111,38 +96,6 @@ _TOPIC_SETTINGS = {
     for name in KEYS
     if name not in WRITER_OPTIONS
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """What to read, one of: names, a regular expression for whole names, or single partitions of topics."""
-
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-    partitions: dict[str, tuple[int, ...]] | None = None
-
-    def chosen(self, list_topics: Callable[[], Iterable[str]]) -> list[str]:
-        """The names of the subscribed topics, sorted. `list_topics` is called for a pattern only."""
-        if self.pattern is not None:
-            matches = re.compile(self.pattern).fullmatch
-            return sorted(name for name in list_topics() if name not in _INTERNAL_TOPICS and matches(name))
-        return sorted(self.partitions or self.names)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """Where to start or end, one of: EARLIEST or LATEST_OFFSET (`offset`), a time, or offsets or times by partition.
-
-    `topics` goes with `offsets`: EARLIEST or LATEST_OFFSET for all partitions of a topic. `option` is the name of the
-    option that says so, for errors.
-    """
-
-    option: str
-    offset: int | None = None
-    timestamp_ms: int | None = None
-    offsets: dict[TopicPartition, int] | None = None
-    timestamps_ms: dict[TopicPartition, int] | None = None
-    topics: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +160,16 @@ class WriteOptions:
 def is_read(options: Mapping[str, str]) -> bool:
     """Whether options name topics to read and where: a data source is made before Spark says what it is for."""
     names = {key.lower() for key in options}
-    return "path" in names and any(name.lower() in names for name in _TOPIC_OPTIONS)
+    return "path" in names and any(name.lower() in names for name in TOPIC_OPTIONS)
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of a batch read. Raises InvalidOptionError for one that is missing, misspelt, wrong or at odds."""
     chosen = load_options(options)
-    _refuse(
+    refuse_word(
         chosen.start, LATEST_OFFSET, "latest", "a batch read would be empty. Start at earliest, an offset or a time"
     )
-    _refuse(chosen.end, EARLIEST, "earliest", "a batch read would be empty. End at latest, an offset or a time")
+    refuse_word(chosen.end, EARLIEST, "earliest", "a batch read would be empty. End at latest, an offset or a time")
     return chosen
 
 
@@ -242,15 +195,16 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
     """The options of a load, which may be a batch read or a stream: Spark says which only when a query begins."""
     values = OptionValues(options, READER_OPTIONS, "reader")
     _refuse_unsupported(values, _UNSUPPORTED_BY_READER)
-    most, least = values.number("maxOffsetsPerTrigger", at_least=1), values.number("minOffsetsPerTrigger", at_least=1)
+    most = values.number("maxOffsetsPerTrigger", at_least=1)
+    least = values.number("minOffsetsPerTrigger", at_least=1)
     if most is not None and least is not None and least > most:
         raise InvalidOptionError(
             "Option minOffsetsPerTrigger is above maxOffsetsPerTrigger", expected=f"at most {most}", found=least
         )
-    topics = _topics(values)
-    start = _limit(values, "starting", default_start)
-    end = _limit(values, "ending", LATEST_OFFSET)
-    _check_order(start, end)
+    topics = topics_of(values)
+    start = limit_of(values, "starting", default_start)
+    end = limit_of(values, "ending", LATEST_OFFSET)
+    check_order(start, end)
     version, timestamp_ms = _as_of(values, topics)
     latest = values.choice("view", (LATEST_VIEW,), "") == LATEST_VIEW
     if values.text("includeTombstones") is not None and not latest:
@@ -283,7 +237,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     values = OptionValues(options, WRITER_OPTIONS, "writer")
     _refuse_unsupported(values, _UNSUPPORTED_BY_WRITER)
     _refuse_unsupported(values, _TOPIC_SETTINGS)
-    app_id, version = values.text("txnAppId"), values.number("txnVersion", at_least=0)
+    app_id = values.text("txnAppId")
+    version = values.number("txnVersion", at_least=0)
     if (app_id is None) != (version is None):
         raise InvalidOptionError(
             "Options txnAppId and txnVersion go together",
@@ -309,53 +264,6 @@ def _formats(values: OptionValues) -> dict[str, str]:
     """The options that say what keys and values are; values/ knows what they mean."""
     texts = {name: values.text(name) for name in VALUE_OPTIONS}
     return {name: value for name, value in texts.items() if value is not None}
-
-
-def ignored_by_reader(options: Mapping[str, str]) -> list[str]:
-    """What a batch read leaves unheeded although it was asked for, a sentence each."""
-    values = OptionValues(options, READER_OPTIONS, "reader")
-    sentences = ignored_by_stream(options)
-    limits = [name for name in TRIGGER_OPTIONS if values.has(name)]
-    if limits:
-        sentences.append(
-            f"A batch read has no use for {' and '.join(limits)}: it is read as a whole. They are limits of streams"
-        )
-    return sentences
-
-
-def ignored_by_stream(options: Mapping[str, str]) -> list[str]:
-    """What a stream's reader leaves unheeded although it was asked for, a sentence each."""
-    return _misspelt_settings(OptionValues(options, READER_OPTIONS, "reader"), READER_OPTIONS)
-
-
-def ignored_by_writer(options: Mapping[str, str]) -> list[str]:
-    """What a write leaves unheeded although it was asked for, a sentence each."""
-    values = OptionValues(options, WRITER_OPTIONS, "writer")
-    sentences = _misspelt_settings(values, WRITER_OPTIONS)
-    if values.has("kafka.partitioner.class"):
-        sentences.append(
-            "kafka.partitioner.class is not run: a record goes where the column partition says, else where Kafka's "
-            "default partitioner puts its key. Compute the column partition to have it elsewhere"
-        )
-    return sentences
-
-
-def _misspelt_settings(values: OptionValues, options: Iterable[str]) -> list[str]:
-    """A sentence for each option under `kafka.` that is neither a setting of Kafka's clients nor one of the `options`.
-
-    It is no error: the connector gives such a name to Kafka's client, which warns of it, too, and goes on.
-    """
-    prefixable = {name.lower() for name in options if "." in name}
-    sentences = []
-    for name in sorted(values.prefixed(KAFKA_PREFIX)):
-        if name in prefixable or is_setting(name):
-            continue
-        sentence = f"{KAFKA_PREFIX}{name} is no setting of Kafka's clients, and has no effect"
-        meant = nearest_setting(name, prefixable)
-        if meant is not None:
-            sentence += f". Did you mean {KAFKA_PREFIX}{meant}?"
-        sentences.append(sentence)
-    return sentences
 
 
 def _refuse_unsupported(values: OptionValues, options: Mapping[str, str]) -> None:
@@ -399,7 +307,8 @@ def _as_of(values: OptionValues, topics: Topics) -> tuple[int | None, int | None
 
 
 def _location(values: OptionValues) -> LogDirLocation:
-    path, several = values.text("path"), values.text("paths")
+    path = values.text("path")
+    several = values.text("paths")
     if path is None:
         raise InvalidOptionError(
             "No log directory was given" if several is None else "A read takes a single log directory",
@@ -407,104 +316,3 @@ def _location(values: OptionValues) -> LogDirLocation:
             hint='Give the location as the path: .load("/data/log"), .save("/data/log") or .option("path", …)',
         )
     return LogDirLocation(path, values.prefixed(STORAGE_PREFIX))
-
-
-def _topics(values: OptionValues) -> Topics:
-    chosen = [name for name in _TOPIC_OPTIONS if values.text(name) is not None]
-    if len(chosen) != 1:
-        writes = values.text("topic") is not None
-        raise InvalidOptionError(
-            "A reader needs to know its topics",
-            expected=f"exactly one of the options {', '.join(_TOPIC_OPTIONS)}",
-            found=" and ".join(chosen) or "none of them",
-            hint="The option topic is the writer's; a reader's is subscribe" if writes else None,
-        )
-    if chosen == ["subscribe"]:
-        names = [name.strip() for name in (values.text("subscribe") or "").split(",")]
-        names = list(dict.fromkeys(filter(None, names)))
-        if not names:
-            raise InvalidOptionError(
-                "Option subscribe names no topic", expected="names of topics, with commas between them"
-            )
-        return Topics(names=tuple(names))
-    if chosen == ["subscribePattern"]:
-        return Topics(
-            pattern=values.parsed(
-                "subscribePattern", python_pattern, "a regular expression that a topic's whole name matches"
-            )
-        )
-    partitions = values.parsed("assign", _assignment, 'JSON such as {"topicA":[0,1],"topicB":[2,4]}')
-    if not partitions:
-        raise InvalidOptionError("Option assign names no partition", expected='JSON such as {"topicA":[0,1]}')
-    return Topics(partitions=partitions)
-
-
-def _limit(values: OptionValues, side: str, default: int) -> Limit:
-    """The first of the three ways to say it, in the order in which Spark's Kafka source prefers them."""
-    name = f"{side}Timestamp"
-    timestamp_ms = values.number(name, at_least=0)
-    if timestamp_ms is not None:
-        return Limit(name, timestamp_ms=timestamp_ms)
-    name = f"{side}OffsetsByTimestamp"
-    timestamps_ms = values.by_partition(name, 'JSON such as {"topicA":{"0":1700000000000}}', at_least=0)
-    if timestamps_ms is not None:
-        return Limit(name, timestamps_ms=timestamps_ms)
-    name = f"{side}Offsets"
-    words = {"earliest": EARLIEST, "latest": LATEST_OFFSET}
-    value = values.text(name)
-    if value is None or value.lower() in words:
-        return Limit(name, offset=default if value is None else words[value.lower()])
-    expected = (
-        'earliest, latest, or JSON such as {"topicA":{"0":23,"1":-1},"topicB":"earliest"}, where -2 is the earliest '
-        "and -1 the latest offset"
-    )
-    offsets = values.by_topic(name, expected, words, at_least=EARLIEST)
-    return Limit(name, offsets=offsets[1], topics=offsets[0]) if offsets else Limit(name, offset=default)
-
-
-def _refuse(limit: Limit, offset: int, word: str, why: str) -> None:
-    wrong = [topic for topic, number in (limit.topics or {}).items() if number == offset]
-    wrong += [f"{topic}-{number}" for (topic, number), at in (limit.offsets or {}).items() if at == offset]
-    if limit.offset == offset or wrong:
-        where = f" for {wrong[0]}" if wrong else ""
-        raise InvalidOptionError(f"Option {limit.option} cannot be {word}{where}: {why}")
-
-
-def _check_order(start: Limit, end: Limit) -> None:
-    if start.timestamp_ms is not None and end.timestamp_ms is not None and start.timestamp_ms > end.timestamp_ms:
-        raise InvalidOptionError(
-            f"{start.option} is above {end.option}", expected=f"at most {end.timestamp_ms}", found=start.timestamp_ms
-        )
-    topics = (start.topics or {}).keys() | (end.topics or {}).keys()
-    for low, high in ((start.offsets, end.offsets), (start.timestamps_ms, end.timestamps_ms)):
-        if low is None or high is None:
-            continue
-        low, high = ({key: side[key] for key in side if key[0] not in topics} for side in (low, high))
-        if low.keys() != high.keys():
-            raise InvalidOptionError(
-                f"Options {start.option} and {end.option} must name the same partitions",
-                expected=partition_names(low.keys()),
-                found=partition_names(high.keys()),
-            )
-        for (topic, partition), number in low.items():
-            last = high[topic, partition]
-            if 0 <= last < number:
-                raise InvalidOptionError(
-                    f"{start.option} is above {end.option} for {topic}-{partition}",
-                    expected=f"at most {last}",
-                    found=number,
-                )
-
-
-def partition_names(partitions: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))
-
-
-def _assignment(value: str) -> dict[str, tuple[int, ...]]:
-    chosen = {}
-    for topic, numbers in json_object(value).items():
-        if not isinstance(numbers, list):
-            raise ValueError(numbers)
-        if numbers:
-            chosen[topic] = tuple(sorted({whole_number(number, 0) for number in numbers}))
-    return chosen
