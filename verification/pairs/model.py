@@ -146,6 +146,13 @@ class TopicModel:
                 partition.move_start(partition.start, partition.end)
                 partition.sure = set()
 
+    def empty(self) -> None:
+        """Retention by size leaves nothing, also of the active segment."""
+        if "delete" in self.policy:
+            for partition in self.partitions.values():
+                partition.move_start(partition.end if partition.sure else partition.start, partition.end)
+                partition.sure = set()
+
     def compact(self, now_ms: int) -> None:
         """Older values of a key may go, records without a key, and tombstones whose horizon has passed."""
         if "compact" not in self.policy:

@@ -196,6 +196,21 @@ def retain_size(world: World) -> None:
     world.log.topic(world.topic).alter({"retention.bytes": None})
 
 
+def let_size_empty(world: World) -> None:
+    """retention.bytes=0 leaves nothing, of the active segment neither: a broker rolls it before it deletes it."""
+    topic = world.log.topic(world.topic)
+    topic.alter({"retention.bytes": "0", "segment.ms": str(365 * DAY_MS)})
+    for report in world.log.maintain([world.topic]):
+        succeeded(report)
+    topic.alter({"retention.bytes": None, "segment.ms": world.config["segment.ms"]})
+    world.forget_versions()
+
+
+def emptied(world: World, _: Any) -> None:
+    compacted(world, _)
+    world.model.empty()
+
+
 def retain_max_bytes(world: World) -> None:
     roll_all(world)
     succeeded(retain(world.log, max_bytes=200, min_retention_ms=0))
@@ -315,7 +330,7 @@ def _create_again(world: World) -> None:
 
 def forget_copies(world: World) -> None:
     """An archive and a copy in Kafka's form follow a topic by its id, and no other one."""
-    world.tables = {name: one for name, one in world.tables.items() if one.kind != "archive"}
+    world.tables = {name: one for name, one in world.tables.items() if one.kind not in ARCHIVES}
     shutil.rmtree(world.directory / "copy", ignore_errors=True)
     world.copied = False
 
@@ -437,6 +452,8 @@ def _make_key(path: Path) -> None:
 
 # Tables
 
+ARCHIVES = ("archive", "archive-of-days")
+
 
 def table_of(kind: str, table_format: str) -> Callable[[World], str]:
     """Makes the table, or brings it up to date. An archive gets all keys that were erased since it was made."""
@@ -454,10 +471,13 @@ def run_table(world: World, name: str) -> str:
     uri = one.uri if one else str(world.directory / table_format / f"{kind}-{world.made}")
     Path(uri).parent.mkdir(exist_ok=True)
     options: dict[str, Any] = {"formats": world.formats} if world.formats else {}
+    if kind == "days":
+        options["partition_by"] = "day"
     if kind == "latest":
         options["view"] = "latest"
-    if kind == "archive":
+    if kind in ARCHIVES:
         options["archive"] = True
+        options["partition_by"] = "day" if kind == "archive-of-days" else None
         options["keys"] = sorted(one.erased) if one else ()
     if table_format == "iceberg":
         options["table_format"] = "iceberg"
@@ -482,7 +502,7 @@ def table_has_run(world: World, name: str, uri: str) -> None:
         one.rows = model.latest(tombstones=False)
         return
     rows = model.records()
-    if kind == "archive":
+    if kind in ARCHIVES:
         kept = {
             place: record
             for place, record in one.rows.items()
@@ -677,7 +697,7 @@ def can_restore(world: World) -> bool:
 
 
 def _tables() -> Sequence[Operation]:
-    kinds = ("plain", "latest", "archive")
+    kinds = ("plain", "days", "latest", *ARCHIVES)
     return [
         Operation(f"{table_format} {kind}", table_of(kind, table_format), has_table(kind, table_format))
         for table_format in ("delta", "iceberg")
@@ -700,6 +720,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("expire active", let_active_expire, expired),
     Operation("expire old", let_old_expire, old_expired),
     Operation("retain size", retain_size, shrunk),
+    Operation("empty by size", let_size_empty, emptied),
     Operation("retain max bytes", retain_max_bytes, shrunk),
     Operation("delete records", delete_records, deleted_records, is_deleting),
     Operation("delete all records", delete_all_records, deleted_records, is_deleting),

@@ -21,6 +21,7 @@ from spark_segments.polars import scan_topic
 from verification.kafka_protocol.serving import consumer, serving
 from verification.kills.table_rows import content
 from verification.pairs.model import Place, Record
+from verification.pairs.operations import ARCHIVES
 from verification.pairs.world import Ran, World, check_equal, rows_by_place, segments
 
 
@@ -150,7 +151,7 @@ def tables(world: World) -> None:
     for name, table in world.tables.items():
         seen = {(row["partition"], row["offset"]): row["value"] for row in content(table.uri)}
         expected = {place: record.value for place, record in sorted(table.rows.items())}
-        if table.kind == "archive" and world.model.erasures:
+        if table.kind in ARCHIVES and world.model.erasures:
             seen, expected = (
                 {place: value for place, value in rows.items() if value is not None} for rows in (seen, expected)
             )
