@@ -34,7 +34,8 @@ class Seen(NamedTuple):
 class Partition:
     """A partition. `written`: what its offsets hold from the log start on, cleaned since or not. `sure` must be there,
     `possible` may be. `start` to `most_start`: where the log start may be. `commits`: which commit wrote an offset.
-    `horizons`: from when on a tombstone may go.
+    `horizons`: from when on a tombstone may go. `aborted`: offsets of aborted transactions. `unstable`: the first
+    offset of an open one.
     """
 
     start: int = 0
@@ -45,6 +46,15 @@ class Partition:
     sure: set[int] = field(default_factory=set)
     possible: set[int] = field(default_factory=set)
     horizons: dict[int, int] = field(default_factory=dict)
+    aborted: set[int] = field(default_factory=set)
+    unstable: int | None = None
+
+    def is_stable(self, offset: int) -> bool:
+        return self.unstable is None or offset < self.unstable
+
+    @property
+    def stable_end(self) -> int:
+        return self.end if self.unstable is None else max(self.start, self.unstable)
 
     def place(self, records: Mapping[int, Record], commit: int, sure: Collection[int] | None = None) -> None:
         self.written |= records
@@ -63,9 +73,13 @@ class Partition:
     def move_start(self, least: int, most: int) -> None:
         self.start, self.most_start = max(self.start, least), max(self.start, most)
 
-    def newest(self) -> dict[bytes, int]:
-        """The offset of the last record of each key."""
-        rows = sorted((offset, record.key) for offset, record in self.written.items() if offset >= self.start)
+    def newest(self, *, committed: bool = True) -> dict[bytes, int]:
+        """The offset of the last record of each key, of no aborted one, and of an open one unless `committed`."""
+        rows = sorted(
+            (offset, record.key)
+            for offset, record in self.written.items()
+            if offset >= self.start and offset not in self.aborted and (self.is_stable(offset) or not committed)
+        )
         return {key: offset for offset, key in rows if key is not None}
 
     def settle(self, seen: Seen) -> None:
@@ -160,8 +174,10 @@ class TopicModel:
         for partition in self.partitions.values():
             newest = partition.newest()
             for offset in sorted(partition.possible):
+                if not partition.is_stable(offset):
+                    break
                 key, value, _ = partition.written[offset]
-                is_old = key is None or newest[key] != offset
+                is_old = key is None or newest.get(key) != offset
                 is_expired = value is None and partition.horizons.get(offset, now_ms + 1) <= now_ms
                 if is_old or is_expired:
                     partition.sure.discard(offset)
@@ -174,14 +190,15 @@ class TopicModel:
             (number, partition.written[offset].key)
             for number, partition in self.partitions.items()
             for offset in partition.possible
-            if partition.written[offset].value is not None
+            if partition.written[offset].value is not None and offset not in partition.aborted
         }
         for number, partition in self.partitions.items():
             newest = partition.newest()
-            for offset in [one for one in partition.possible if partition.written[one].value is None]:
+            tombstones = [one for one in partition.possible if partition.written[one].value is None]
+            for offset in filter(partition.is_stable, tombstones):
                 key = partition.written[offset].key
                 elsewhere = any(other != number and its_key == key for other, its_key in values)
-                if not elsewhere or (key is not None and newest[key] != offset):
+                if not elsewhere or (key is not None and newest.get(key) != offset):
                     partition.possible.discard(offset)
                     partition.sure.discard(offset)
 
@@ -234,16 +251,20 @@ class TopicModel:
             is_there = place[1] in self.partitions[place[0]].sure
             assert is_there or record.value is None, f"the newest value of {key!r} is lost: {record} at {place}"
 
-    def records(self) -> dict[Place, Record]:
+    def records(self, *, committed: bool = False) -> dict[Place, Record]:
         return {
             (number, offset): partition.written[offset]
             for number, partition in sorted(self.partitions.items())
             for offset in sorted(partition.sure)
+            if not committed or (partition.is_stable(offset) and offset not in partition.aborted)
         }
 
-    def latest(self, *, tombstones: bool) -> dict[Place, Record]:
-        """The newest record of each key: later eras first, then what came after an erasure of the key, then time."""
-        rows = {place: self.record(place) for place in sorted(self._newest().values())}
+    def latest(self, *, tombstones: bool, committed: bool = False) -> dict[Place, Record]:
+        """The newest record of each key: later eras first, then what came after an erasure of the key, then time.
+
+        The view leaves out aborted records also for a reader of uncommitted ones.
+        """
+        rows = {place: self.record(place) for place in sorted(self._newest(committed=committed).values())}
         return {
             (number, offset): record
             for (number, offset), record in rows.items()
@@ -256,10 +277,10 @@ class TopicModel:
     def commit_of(self, place: Place) -> int:
         return self.partitions[place[0]].commits[place[1]]
 
-    def _newest(self) -> dict[bytes, Place]:
+    def _newest(self, *, committed: bool = True) -> dict[bytes, Place]:
         rivals: dict[bytes, list[Place]] = {}
         for number, partition in self.partitions.items():
-            for key, offset in partition.newest().items():
+            for key, offset in partition.newest(committed=committed).items():
                 rivals.setdefault(key, []).append((number, offset))
         return {key: max(places, key=self._rank) for key, places in rivals.items()}
 

@@ -29,7 +29,7 @@ from spark_segments.maintenance import (
 from verification.kafka_protocol.serving import serving
 from verification.pairs.model import Partition, Record
 from verification.pairs.world import DAY_MS, HOUR_MS, MINUTE_MS, Row, Table, World, segments
-from verification.world.kafka_side import TIME_MS, KafkaSide
+from verification.world.kafka_side import ABORT, COMMIT, TIME_MS, KafkaSide
 
 
 def always(_: World) -> bool:
@@ -499,9 +499,9 @@ def table_has_run(world: World, name: str, uri: str) -> None:
     one = world.tables.setdefault(name, Table(uri, kind, {}))
     model = world.model
     if kind == "latest":
-        one.rows = model.latest(tombstones=False)
+        one.rows = model.latest(tombstones=False, committed=True)
         return
-    rows = model.records()
+    rows = model.records(committed=True)
     if kind in ARCHIVES:
         kept = {
             place: record
@@ -511,7 +511,7 @@ def table_has_run(world: World, name: str, uri: str) -> None:
         new = {place: record for place, record in rows.items() if place[1] >= one.reached.get(place[0], 0)}
         one.commits |= {place: model.commit_of(place) for place in new}
         rows = kept | new
-        one.reached = {number: partition.end for number, partition in model.partitions.items()}
+        one.reached = {number: partition.stable_end for number, partition in model.partitions.items()}
     one.rows = rows
 
 
@@ -537,6 +537,10 @@ def has_read(world: World, ends: dict[int, int]) -> None:
 # Kafka's side
 
 
+ABORTED, COMMITTED, OPEN = 1, 2, 3
+"""Ids of producers."""
+
+
 def source(world: World) -> KafkaSide:
     assert world.kafka is not None
     return world.kafka
@@ -552,6 +556,27 @@ def source_appends_and_rolls(world: World) -> None:
         source_appends(world)
         source(world).roll()
     source_appends(world)
+
+
+def source_aborts(world: World) -> None:
+    """Two transactions at once, of which one is aborted, and a batch of none between."""
+    side, keys = source(world), [key for key in world.keys if key is not None]
+    side.append([(key, True) for key in keys], producer_id=ABORTED)
+    side.append([(keys[0], True)], producer_id=COMMITTED)
+    side.append([(keys[1], True)])
+    side.end_transaction(ABORTED, ABORT)
+    side.append([(keys[-1], True)], producer_id=COMMITTED)
+    side.end_transaction(COMMITTED, COMMIT)
+    side.roll()
+
+
+def source_leaves_open(world: World) -> None:
+    """A transaction stays open, and a batch comes behind it. The one that was open before is committed."""
+    side, keys = source(world), [key for key in world.keys if key is not None]
+    if OPEN in side.open:
+        side.end_transaction(OPEN, COMMIT)
+    side.append([(key, True) for key in keys[:2]], producer_id=OPEN)
+    side.append([(keys[0], True)])
 
 
 def source_cleans(world: World) -> None:
@@ -574,7 +599,7 @@ def import_replica(world: World) -> KafkaSide:
     """Another replica of the partition has the same batches, in segments that end elsewhere."""
     source_appends(world)
     side = source(world)
-    batches = [batch for _, one in side.segments for batch in one]
+    batches = side.batches()
     replica = replace(side, directory=side.directory.with_name("replica"), segments=[])
     for batch in batches:
         base = batch.base_offset if replica.segments else side.segments[0][0]
@@ -663,6 +688,14 @@ def take_source(world: World, side: KafkaSide, start: int) -> None:
     partition.end = max(partition.end, side.log_end_offset)
     partition.move_start(start, most)
     partition.sure = {offset for offset in partition.sure if offset >= partition.start}
+    partition.aborted = partition.written.keys() & side.aborted
+    if not side.open:
+        partition.unstable = None
+    elif world.is_captured:  # a transaction of which a capture got no record is none here
+        if partition.unstable is None or partition.unstable < min(side.open.values()):
+            partition.unstable = min(partition.written.keys() & side.open_offsets(), default=None)
+    else:
+        partition.unstable = side.last_stable_offset
 
 
 # What every operation asks for
@@ -748,6 +781,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("source appends", source_appends, when=is_of_kafka),
     Operation("source rolls", source_appends_and_rolls, when=is_of_kafka),
     Operation("source cleans", source_cleans, when=is_of_kafka),
+    Operation("source aborts", source_aborts, when=is_of_kafka),
+    Operation("source leaves open", source_leaves_open, when=is_of_kafka),
     Operation("source deletes records", source_deletes_records, when=is_of_kafka),
     Operation("source erases", source_erases, when=lambda world: world.is_captured),
     Operation("import", import_again, has_imported, is_of_kafka),

@@ -45,7 +45,7 @@ class Reader:
 def scan(world: World) -> None:
     for isolation in ("read_uncommitted", "read_committed"):
         seen = world.log.topic(world.topic).scan(isolation=isolation).to_table()
-        check_equal(rows_by_place(seen), world.model.records())
+        check_equal(rows_by_place(seen), world.model.records(committed=isolation == "read_committed"))
 
 
 def offsets(world: World) -> None:
@@ -54,11 +54,12 @@ def offsets(world: World) -> None:
 
 
 def by_time(world: World) -> None:
-    """The first offset of a time or later, of each partition."""
-    times = sorted({record.timestamp_ms for record in world.model.records().values()})
+    """The first offset of a time or later, of each partition. A marker has a time, too, as for a broker."""
+    records = world.model.records() | world.markers()
+    times = sorted({record.timestamp_ms for record in records.values()})
     for time_ms in {times[0], times[len(times) // 2], times[-1], times[-1] + 1} if times else ():
         expected: dict[int, tuple[int, int] | None] = dict.fromkeys(world.model.partitions)
-        for (number, offset), record in sorted(world.model.records().items(), reverse=True):
+        for (number, offset), record in sorted(records.items(), reverse=True):
             if record.timestamp_ms >= time_ms:
                 expected[number] = (offset, record.timestamp_ms)
         check_equal(world.log.topic(world.topic).offsets_for_times(time_ms), expected)
@@ -82,9 +83,10 @@ def by_condition(world: World) -> None:
 
 
 def latest(world: World) -> None:
-    for tombstones in (True, False):
-        scanned = world.log.topic(world.topic).scan(view="latest", include_tombstones=tombstones)
-        check_equal(rows_by_place(scanned.to_table()), world.model.latest(tombstones=tombstones))
+    for tombstones, isolation in ((True, "read_uncommitted"), (False, "read_uncommitted"), (False, "read_committed")):
+        scanned = world.log.topic(world.topic).scan(view="latest", include_tombstones=tombstones, isolation=isolation)
+        expected = world.model.latest(tombstones=tombstones, committed=isolation == "read_committed")
+        check_equal(rows_by_place(scanned.to_table()), expected)
 
 
 def deep_verification(world: World) -> None:

@@ -210,6 +210,17 @@ class World:
             for number, row in snapshot.partitions.items()
         }
 
+    def markers(self) -> dict[Place, Record]:
+        """The control records that the reader of the specification sees."""
+        reader = ManagedLog(Path(self.log.uri))
+        snapshot, found = reader.snapshot(self.topic), {}
+        for number in snapshot.partitions:
+            data = {record.offset for record in reader.records(snapshot, number)}
+            for record in reader.records(snapshot, number, control=True):
+                if record.offset not in data:
+                    found[number, record.offset] = Record(record.key, record.value, record.timestamp)
+        return found
+
     def live_files(self) -> set[str]:
         """The paths of the files that the newest version names."""
         snapshot = ManagedLog(Path(self.log.uri)).snapshot(self.topic)

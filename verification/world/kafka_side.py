@@ -24,38 +24,62 @@ TIME_MS = 1_700_000_000_000
 Record = tuple[bytes, bytes | None]  # key, value
 
 
+ABORT, COMMIT = 0, 1
+NO_PRODUCER = -1
+_ATTRIBUTES = 21
+_CONTROL = 1 << 5
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One record batch: `records` by offset, all of which lie in [base_offset, last_offset]."""
+    """One record batch: `records` by offset, all of which lie in [base_offset, last_offset]. With a `producer_id` it is
+    of a transaction. `marker`: of a control batch, which ends the transaction: ABORT or COMMIT.
+    """
 
     base_offset: int
     last_offset: int
     leader_epoch: int
     records: Mapping[int, Record]
     was_cleaned: bool = False
+    producer_id: int = NO_PRODUCER
+    sequence: int = -1
+    marker: int | None = None
 
     def to_bytes(self) -> bytes:
+        is_transactional = self.producer_id != NO_PRODUCER
         builder = DefaultRecordBatchBuilder(
-            magic=2, compression_type=0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
-            batch_size=1 << 20,
+            magic=2, compression_type=0, is_transactional=int(is_transactional), producer_id=self.producer_id,
+            producer_epoch=0 if is_transactional else -1, base_sequence=self.sequence, batch_size=1 << 20,
         )  # fmt: skip
-        for offset, (key, value) in self.records.items() or [(self.base_offset, (b"", b""))]:
+        if self.marker is not None:
+            key, value = struct.pack(">hh", 0, self.marker), struct.pack(">hi", 0, 0)
+            builder.append(0, TIME_MS + self.base_offset, key, value, [])
+        for offset, (key, value) in self.records.items() or self._without_records():
             builder.append(offset - self.base_offset, TIME_MS + offset, key, value, [])
         data = bytearray(builder.build())
-        if not self.records:
+        if self._without_records():
             del data[HEADER_BYTES:]
             struct.pack_into(">i", data, 57, 0)
             struct.pack_into(">i", data, 8, len(data) - 12)
+        if self.marker is not None:
+            data[_ATTRIBUTES + 1] |= _CONTROL
         struct.pack_into(">q", data, 0, self.base_offset)
         struct.pack_into(">i", data, 12, self.leader_epoch)
         struct.pack_into(">i", data, 23, self.last_offset - self.base_offset)
         struct.pack_into(">I", data, 17, calc_crc32c(bytes(data[21:])))
         return bytes(data)
 
+    def _without_records(self) -> list[tuple[int, Record]]:
+        """The record of a batch that a cleaner has emptied, which is taken out of it again."""
+        return [] if self.records or self.marker is not None else [(self.base_offset, (b"", b""))]
+
 
 @dataclass
 class KafkaSide:
-    """The leader of a partition. `history` is what each offset held when it was written, cleaned since or not."""
+    """The leader of a partition. `history` is what each offset held when it was written, cleaned since or not.
+
+    `open`: the first offset of each open transaction, by producer. `aborted`: the offsets of aborted records.
+    """
 
     directory: Path
     segments: list[tuple[int, list[Batch]]] = field(default_factory=lambda: [(0, [])])
@@ -65,16 +89,53 @@ class KafkaSide:
     log_end_offset: int = 0
     first_dirty_offset: int | None = None
     written: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+    aborted: set[int] = field(default_factory=set)
+    sequences: dict[int, int] = field(default_factory=dict)
 
-    def append(self, records: Sequence[tuple[bytes, bool]]) -> None:
-        """One batch of (key, whether it has a value); no two values are alike."""
+    def append(self, records: Sequence[tuple[bytes, bool]], producer_id: int = NO_PRODUCER) -> None:
+        """One batch of (key, whether it has a value); no two values are alike. It is of a producer's transaction, or of
+        none.
+        """
         first, batch = self.log_end_offset, {}
         for offset, (key, has_value) in enumerate(records, start=first):
             self.written += 1
             batch[offset] = (key, b"%d" % self.written if has_value else None)
         self.history |= batch
         self.log_end_offset += len(records)
-        self.segments[-1][1].append(Batch(first, self.log_end_offset - 1, self.epochs[-1][0], batch))
+        sequence = -1
+        if producer_id != NO_PRODUCER:
+            self.open.setdefault(producer_id, first)
+            sequence = self.sequences.get(producer_id, 0)
+            self.sequences[producer_id] = sequence + len(records)
+        last, epoch = self.log_end_offset - 1, self.epochs[-1][0]
+        self.segments[-1][1].append(Batch(first, last, epoch, batch, producer_id=producer_id, sequence=sequence))
+
+    def end_transaction(self, producer_id: int, marker: int) -> None:
+        """A control batch that ends the producer's open transaction: ABORT or COMMIT."""
+        if marker == ABORT:
+            self.aborted |= self._open_offsets(producer_id)
+        del self.open[producer_id]
+        offset = self.log_end_offset
+        self.log_end_offset += 1
+        batch = Batch(offset, offset, self.epochs[-1][0], {}, producer_id=producer_id, marker=marker)
+        self.segments[-1][1].append(batch)
+
+    def batches(self) -> list[Batch]:
+        return [batch for _, segment in self.segments for batch in segment]
+
+    def open_offsets(self) -> set[int]:
+        """The offsets of the records of open transactions."""
+        return set().union(*map(self._open_offsets, self.open))
+
+    def _open_offsets(self, producer_id: int) -> set[int]:
+        first = self.open[producer_id]
+        own = [batch for batch in self.batches() if batch.producer_id == producer_id and batch.base_offset >= first]
+        return {offset for batch in own for offset in batch.records}
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min(self.open.values(), default=self.log_end_offset)
 
     def roll(self) -> None:
         if self.segments[-1][1]:
@@ -82,7 +143,7 @@ class KafkaSide:
 
     def move_to_replica(self, bases: Collection[int]) -> None:
         """Another replica of the same log: its first segment begins where this one's does, the others at `bases`."""
-        batches = [batch for _, segment in self.segments for batch in segment]
+        batches = self.batches()
         self.segments = [(self.segments[0][0], [])]
         for batch in batches:
             if batch.base_offset in bases and self.segments[-1][1]:
@@ -112,11 +173,25 @@ class KafkaSide:
         self.epochs.append((epoch, self.log_end_offset))
 
     def clean(self, merge: bool) -> None:
-        """The cleaner's rule over all sealed segments. A tombstone goes when a cleaning meets it the second time."""
-        sealed = self.segments[:-1]
+        """The cleaner's rule over all sealed segments below the first open transaction. A tombstone goes when a
+        cleaning meets it the second time; a marker and a producer's last batch stay.
+        """
+        sealed = [
+            (base, batches)
+            for base, batches in self.segments[:-1]
+            if not batches or batches[-1].last_offset < self.last_stable_offset
+        ]
         if not sealed:
             return
-        latest = {key: offset for _, batches in sealed for b in batches for offset, (key, _) in b.records.items()}
+        latest = {
+            key: offset
+            for _, batches in sealed
+            for batch in batches
+            for offset, (key, _) in batch.records.items()
+            if offset not in self.aborted
+        }
+        last_of_producers = {batch.producer_id: batch.base_offset for batch in self.batches() if batch.marker is None}
+        last_of_producers.pop(NO_PRODUCER, None)
         last = max((batch.base_offset for _, batches in sealed for batch in batches), default=-1)
         done = []
         for base, batches in sealed:
@@ -125,15 +200,18 @@ class KafkaSide:
                 records = {
                     offset: (key, value)
                     for offset, (key, value) in batch.records.items()
-                    if latest[key] == offset and (value is not None or not batch.was_cleaned)
+                    if latest.get(key) == offset and (value is not None or not batch.was_cleaned)
                 }
-                if records or batch.base_offset == last:
+                is_last = (
+                    batch.base_offset == last_of_producers.get(batch.producer_id) and batch.producer_id != NO_PRODUCER
+                )
+                if records or batch.base_offset == last or batch.marker is not None or is_last:
                     kept.append(replace(batch, records=records, was_cleaned=True))
             done.append((base, kept))
         if merge:
             done = [(done[0][0], [batch for _, batches in done for batch in batches])]
-        self.segments[:-1] = done
-        self.first_dirty_offset = self.segments[-1][0]
+        self.segments[: len(sealed)] = done
+        self.first_dirty_offset = self.segments[len(done)][0]
 
     def delete_records(self, offset: int) -> None:
         """Moves the log start; segments below it go."""
@@ -142,11 +220,10 @@ class KafkaSide:
             del self.segments[0]
 
     def records(self) -> dict[int, Record]:
-        """What a consumer sees."""
+        """What a consumer sees that reads uncommitted records, too."""
         return {
             offset: record
-            for _, batches in self.segments
-            for batch in batches
+            for batch in self.batches()
             for offset, record in batch.records.items()
             if offset >= self.log_start_offset
         }
