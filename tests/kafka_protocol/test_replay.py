@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from kafka.partitioner.default import murmur2
 
 from spark_segments import LogDir
@@ -27,8 +27,8 @@ from spark_segments.kafka_protocol.replaying.replay import Replay
 from spark_segments.kafka_protocol.replaying.schema_ids import Framed
 from spark_segments.kafka_protocol.replaying.target import TargetCluster, TargetError, TargetTopic
 from tests.values.registry_server import RegistryServer
+from verification.kafka_protocol.broker import make_topic
 from verification.kafka_protocol.fetching import fetched_batches
-from verification.world.clock import PATIENCE_SECONDS
 from verification.world.kafka_bytes.golden_files import CLEAN_DIRECTORIES, golden_dir
 from verification.world.stores.memory_store import memory_log
 
@@ -97,13 +97,6 @@ class AsKafka(WithMetadata):
                 ends[number] = int(batches.last_offset[-1]) + 1 if len(batches) else 0
             found[name] = TargetTopic(ends, topic.config)
         return found
-
-
-def make(address: str, name: str, partitions: int = 2, config: dict[str, str] | None = None) -> None:
-    """Makes a topic there."""
-    admin = AdminClient({"bootstrap.servers": address})
-    [made] = admin.create_topics([NewTopic(name, partitions, 1, config=config or {})]).values()
-    made.result(PATIENCE_SECONDS)
 
 
 def records(log: LogDir, name: str) -> pa.Table:
@@ -229,7 +222,7 @@ def test_a_dry_run_makes_nothing(broker, log, name):
     ],
 )
 def test_a_cluster_that_would_not_keep_the_records_is_refused(broker, log, name, config, partitions, said):
-    make(broker, name, partitions, {"retention.ms": "-1"} | config)
+    make_topic(broker, name, partitions, {"retention.ms": "-1"} | config)
     for dry_run in (True, False):
         with pytest.raises(InvalidOptionError, match=said):
             replay(log, broker, [name], ReplayOptions(name=name), dry_run=dry_run)
@@ -237,7 +230,7 @@ def test_a_cluster_that_would_not_keep_the_records_is_refused(broker, log, name,
 
 def test_records_that_others_wrote_there_are_refused(broker, log, name, monkeypatch):
     producer = Producer({"bootstrap.servers": broker, "log_level": 0})
-    make(broker, name)
+    make_topic(broker, name)
     producer.produce(name, b"another", partition=1)
     producer.flush()
     with pytest.raises(InvalidOptionError, match="has records that no replay"):
@@ -310,7 +303,7 @@ def test_records_go_by_their_keys_to_another_number_of_partitions(
     monkeypatch.setattr(replaying, "TargetCluster", WithMetadata)
     monkeypatch.setattr(replaying, "_PIECE_RECORDS", 7)
     monkeypatch.setattr(replaying, "TRANSACTION_BYTES", 40)
-    make(broker, name, count_there)
+    make_topic(broker, name, count_there)
     options = ReplayOptions(name=name, partitions=Partitions.REHASH, groups=["readers"])
 
     class EndedError(BaseException):
@@ -354,7 +347,7 @@ def as_sent(row: Mapping[str, Any]) -> tuple[str, ...]:
 @pytest.mark.proof
 def test_a_replay_by_keys_goes_on_in_a_topic_of_the_same_partitions_only(broker, log, name, monkeypatch):
     monkeypatch.setattr(replaying, "TargetCluster", WithMetadata)
-    make(broker, name, 3)
+    make_topic(broker, name, 3)
     rehash = ReplayOptions(name=name, partitions=Partitions.REHASH)
     replay(log, broker, [name], rehash)
     key = (name, 0)

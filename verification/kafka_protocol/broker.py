@@ -8,9 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from verification.world.clock import PATIENCE_SECONDS
 
 
 @contextmanager
@@ -35,3 +39,10 @@ def running_broker(home: Path) -> Iterator[str]:
     finally:
         process.kill()  # all of it is in memory
         process.wait()
+
+
+def make_topic(address: str, name: str, partitions: int = 2, config: Mapping[str, str] | None = None) -> None:
+    """Makes a topic there."""
+    admin = AdminClient({"bootstrap.servers": address})
+    [created] = admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))]).values()
+    created.result(PATIENCE_SECONDS)

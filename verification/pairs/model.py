@@ -222,9 +222,13 @@ class TopicModel:
                         partition.place({kept: Record(key, None, now_ms)}, self.commit)
                         partition.end += 1
                 partition.forget([offset for offset in offsets if offset != kept])
-        for key in found:
+        return self.note_erasure(found)
+
+    def note_erasure(self, keys: Collection[bytes]) -> list[bytes]:
+        """The newest commit erased these keys."""
+        for key in {*keys}:
             self.erasures.setdefault(key, []).append(self.commit)
-        return sorted(set(found))
+        return sorted({*keys})
 
     def restore(self, then: TopicModel) -> None:
         """The records of an earlier state. Offsets that were given out since stay given out."""

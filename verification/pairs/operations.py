@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from spark_segments import LogDir
-from spark_segments.errors import ErasedRecordsError, LogDirError, SegmentsError, TransactionOrderError
-from spark_segments.kafka_protocol import capture
+from spark_segments.errors import (
+    ErasedRecordsError,
+    LogDirError,
+    OffsetOutOfRangeError,
+    SegmentsError,
+    TransactionOrderError,
+)
+from spark_segments.kafka_protocol import ReplayOptions, capture, replay
 from spark_segments.maintenance import (
     compact,
     erase,
@@ -26,10 +32,13 @@ from spark_segments.maintenance import (
     table,
     vacuum,
 )
+from verification.kafka_protocol.broker import make_topic
 from verification.kafka_protocol.serving import serving
 from verification.pairs.model import Partition, Record
-from verification.pairs.world import DAY_MS, HOUR_MS, MINUTE_MS, Row, Table, World, segments
+from verification.pairs.world import DAY_MS, HOUR_MS, MINUTE_MS, Replayed, Row, Table, World, segments
 from verification.world.kafka_side import ABORT, COMMIT, TIME_MS, KafkaSide
+
+MOST_PARTITIONS = 4
 
 
 def always(_: World) -> bool:
@@ -244,29 +253,42 @@ def vacuum_all(world: World) -> None:
     world.forget_versions()
 
 
-def erase_first(world: World) -> list[bytes]:
+def erase_first(world: World) -> Erased:
     return _erase(world, [next(key for key in world.keys if key)])
 
 
-def erase_last(world: World) -> list[bytes]:
+def erase_last(world: World) -> Erased:
     """The key that nothing decodes, where keys are typed."""
     return _erase(world, [[key for key in world.keys if key][-1]])
 
 
-def erase_history(world: World) -> list[bytes]:
-    keys = _erase(world, [next(key for key in world.keys if key)], history=True)
+def erase_history(world: World) -> Erased:
+    erasure = _erase(world, [next(key for key in world.keys if key)], history=True)
     world.forget_versions()
-    return keys
+    return erasure
 
 
-def _erase(world: World, keys: list[bytes], **options: Any) -> list[bytes]:
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """`is_noted`: whether the topic remembers the erasure, and so asks each archive for its keys."""
+
+    keys: list[bytes]
+    is_noted: bool
+
+
+def _erase(world: World, keys: list[bytes], **options: Any) -> Erased:
+    before = world.states().get("erasures")
     succeeded(erase(world.log, topics=[world.topic], keys=keys, now_ms=world.clock.now_ms(), **options))
-    return keys
+    return Erased(keys, world.states().get("erasures") != before)
 
 
-def erased(world: World, keys: list[bytes]) -> None:
+def erased(world: World, erasure: Erased) -> None:
+    """An erasure that finds records below the log start alone, whose bytes are there, is noted, too."""
     end_before = {number: partition.end for number, partition in world.model.partitions.items()}
-    found = world.model.erase(keys, world.clock.now_ms())
+    found = world.model.erase(erasure.keys, world.clock.now_ms())
+    assert erasure.is_noted or not found, f"an erasure of {found} is not noted"
+    if erasure.is_noted and not found:
+        found = world.model.note_erasure(erasure.keys)
     world.has_own_records |= end_before != {n: partition.end for n, partition in world.model.partitions.items()}
     for one in world.tables.values():
         one.erased.update(found)
@@ -329,10 +351,11 @@ def _create_again(world: World) -> None:
 
 
 def forget_copies(world: World) -> None:
-    """An archive and a copy in Kafka's form follow a topic by its id, and no other one."""
+    """An archive, a copy in Kafka's form and a replay follow a topic by its id, and no other one."""
     world.tables = {name: one for name, one in world.tables.items() if one.kind not in ARCHIVES}
     shutil.rmtree(world.directory / "copy", ignore_errors=True)
     world.copied = False
+    world.replayed = None
 
 
 def restore_first(world: World) -> bool:
@@ -513,6 +536,42 @@ def table_has_run(world: World, name: str, uri: str) -> None:
         rows = kept | new
         one.reached = {number: partition.stable_end for number, partition in model.partitions.items()}
     one.rows = rows
+
+
+# A cluster
+
+
+def replay_it(world: World) -> None:
+    """The topic there has as many partitions as this one may ever have."""
+    address = world.cluster()
+    if world.replayed is None:
+        world.replayed = Replayed(f"{world.topic}-{world.made}")
+        make_topic(address, world.replayed.topic, MOST_PARTITIONS)
+    options = ReplayOptions(name=world.replayed.topic, rename={world.topic: world.replayed.topic})
+    try:
+        succeeded(replay(world.log, address, [world.topic], options))
+    except OffsetOutOfRangeError:
+        assert not may_replay(world, world.replayed), "a replay of what is there is refused"
+    else:
+        assert may_replay(world, world.replayed), "a replay passes over records that have left the log"
+
+
+def may_replay(world: World, replayed: Replayed) -> bool:
+    """Whether nothing that was to be sent has left the log."""
+    partitions = world.model.partitions
+    return all(partitions[number].start <= reached for number, reached in replayed.reached.items())
+
+
+def has_replayed(world: World, _: Any) -> None:
+    assert world.replayed is not None
+    if not may_replay(world, world.replayed):
+        return
+    committed = world.model.records(committed=True)
+    for number, partition in world.model.partitions.items():
+        begin = world.replayed.reached.get(number, partition.start)
+        new = [record for place, record in committed.items() if place[0] == number and place[1] >= begin]
+        world.replayed.rows.setdefault(number, []).extend(new)
+        world.replayed.reached[number] = max(begin, partition.stable_end)
 
 
 # Groups
@@ -718,7 +777,7 @@ def is_of_kafka(world: World) -> bool:
 
 
 def has_few_partitions(world: World) -> bool:
-    return len(world.model.partitions) < 4 and not is_of_kafka(world)
+    return len(world.model.partitions) < MOST_PARTITIONS and not is_of_kafka(world)
 
 
 def is_own(world: World) -> bool:
@@ -776,6 +835,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("promote", promote_it, when=lambda world: world.follower is not None),
     Operation("export and import", export_and_import),
     Operation("sign", sign),
+    Operation("replay", replay_it, has_replayed),
     *_tables(),
     Operation("group", read_as_group, has_read),
     Operation("source appends", source_appends, when=is_of_kafka),

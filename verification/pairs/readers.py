@@ -16,13 +16,15 @@ import pyarrow.compute as pc
 from spark_segments import LogDir
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import NotLeaderError
+from spark_segments.kafka_protocol import capture
 from spark_segments.maintenance import verify
 from spark_segments.polars import scan_topic
 from verification.kafka_protocol.serving import consumer, serving
 from verification.kills.table_rows import content
 from verification.pairs.model import Place, Record
-from verification.pairs.operations import ARCHIVES
+from verification.pairs.operations import ARCHIVES, succeeded
 from verification.pairs.world import Ran, World, check_equal, rows_by_place, segments
+from verification.world.stores.memory_store import memory_log
 
 
 def always(_: World) -> bool:
@@ -179,6 +181,18 @@ def fenced(world: World) -> None:
     raise AssertionError("takes an append")
 
 
+def cluster(world: World) -> None:
+    """The cluster that the topic was replayed to has each committed record once, in order."""
+    assert world.replayed is not None
+    log = memory_log("/cluster")
+    succeeded(capture(log, world.cluster(), [world.replayed.topic]))
+    rows = log.topic(world.replayed.topic).scan(isolation="read_committed").to_table()
+    found: dict[int, list[Record]] = {}
+    for (number, _), record in sorted(rows_by_place(rows).items()):
+        found.setdefault(number, []).append(record)
+    check_equal(found, {number: listed for number, listed in world.replayed.rows.items() if listed})
+
+
 def group(world: World) -> None:
     positions = world.log.group("readers").positions().offsets.get(world.topic)
     check_equal(positions, world.group)
@@ -230,6 +244,7 @@ READERS = (
     Reader("tables", tables, lambda world: bool(world.tables)),
     Reader("follower", follower, lambda world: world.follower is not None),
     Reader("fenced leader", fenced, lambda world: world.fenced is not None),
+    Reader("cluster", cluster, lambda world: world.replayed is not None),
     Reader("group", group, lambda world: world.group is not None),
     Reader("serve", kafka_client, is_slow=True),
     Reader("spark", spark, lambda world: world.spark is not None, is_slow=True),

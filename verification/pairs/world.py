@@ -21,6 +21,7 @@ from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.storage import FileInfo, Storage
+from verification.kafka_protocol.broker import running_broker
 from verification.pairs.model import Partition, Place, Record, Seen, TopicModel
 from verification.specification.specification_reader import ManagedLog
 from verification.world.clock import played_time, store_clock
@@ -95,6 +96,17 @@ class Table:
 
 
 @dataclass
+class Replayed:
+    """A topic of a cluster, to which the topic is replayed. `rows`: what it must have, by partition and in order.
+    `reached`: where the replay goes on, by partition.
+    """
+
+    topic: str
+    rows: dict[int, list[Record]] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
 class World:
     """`keys`: what the records are of, None among them. `kafka`: the broker from which the topic comes, if any, by
     imports or by captures."""
@@ -124,6 +136,9 @@ class World:
     is_log_append_time: bool = False
     database: TopicDatabase | None = None
     spark: SparkSide | None = None
+    replayed: Replayed | None = None
+    _cluster: str | None = None
+    _running: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __post_init__(self) -> None:
         self.log = LogDir.create(str(self.directory / "log"))
@@ -221,6 +236,10 @@ class World:
                     found[number, record.offset] = Record(record.key, record.value, record.timestamp)
         return found
 
+    def states(self) -> dict[str, str]:
+        """What the topic's row remembers."""
+        return dict(ManagedLog(Path(self.log.uri)).snapshot(self.topic).topic["states"] or {})
+
     def live_files(self) -> set[str]:
         """The paths of the files that the newest version names."""
         snapshot = ManagedLog(Path(self.log.uri)).snapshot(self.topic)
@@ -234,12 +253,22 @@ class World:
     def use(self, log: LogDir) -> None:
         """The topic is in this log directory from now on."""
         self.log = log
-        self.close()
+        self._close_database()
 
     def close(self) -> None:
+        self._close_database()
+        self._running.close()
+
+    def _close_database(self) -> None:
         if self.database is not None:
             self.database.__exit__()
         self.database = None
+
+    def cluster(self) -> str:
+        """The address of a broker, which runs as long as the history."""
+        if self._cluster is None:
+            self._cluster = self._running.enter_context(running_broker(self.directory / "cluster"))
+        return self._cluster
 
 
 @dataclass(frozen=True, slots=True)
