@@ -38,6 +38,16 @@ FIXED = (
     "captured: append, source erases",
     "captured: roll, import replica",
 )
+BY_STREAM = (
+    "both: append by stream, append by stream",
+    "deleted: append by stream, lose manifest, append by stream",
+    "compacted: mirror, append by stream, promote, append by stream",
+    "archived: append by stream, erase, append by stream",
+    "deleted: append by stream, make again, append by stream",
+    "both: append by stream, restore, append by stream",
+)
+"""Of a query whose sink is the topic."""
+
 PARTS = 16
 
 
@@ -66,6 +76,6 @@ def test_three_operations_leave_what_the_model_has():
 
 @pytest.mark.proof
 def test_spark_sees_what_the_model_has(spark):
-    """A batch, the latest view, and a stream that goes on from a checkpoint of before the operations."""
-    for history in triples(15, seed=2):
+    """A batch, the latest view, a stream that goes on from a checkpoint of before the operations, and a sink."""
+    for history in (*map(History.of_line, BY_STREAM), *triples(15, seed=2, spark=True)):
         play(history, session=spark)

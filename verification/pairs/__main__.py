@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--part", default="0/1", help="I/N: each Nth history, from the Ith on")
     parser.add_argument("--slow", action="store_true", help="asks the readers that take longer, too: serve")
     parser.add_argument(
-        "--spark", action="store_true", help="Spark reads, too: a batch, and a stream from an old checkpoint"
+        "--spark", action="store_true", help="Spark reads, too, a batch and a stream from an old checkpoint, and writes"
     )
     parser.add_argument("--without", default="", help="readers that are not asked, with commas")
     parser.add_argument("--jobs", type=int, default=1, help="histories at a time, each in a process")
@@ -61,7 +61,9 @@ def _chosen(options: argparse.Namespace) -> Iterator[History]:
         return (History.of_line(line, options.seed) for line in options.history)
     number, _, parts = options.part.partition("/")
     histories: Iterable[History] = (
-        triples(options.triples, options.seed) if options.triples else pairs(options.seed, options.ground or ())
+        triples(options.triples, options.seed, spark=options.spark)
+        if options.triples
+        else pairs(options.seed, options.ground or (), spark=options.spark)
     )
     names = {name.strip() for name in options.operations.split(",") if name.strip()}
     chosen = (history for history in histories if not names or names & {*history.operations})

@@ -285,11 +285,11 @@ def _run_table(world: World, name: str) -> None:
 # Which histories
 
 
-def pairs(seed: int = 1, grounds: Sequence[str] = ()) -> Iterator[History]:
+def pairs(seed: int = 1, grounds: Sequence[str] = (), *, spark: bool = False) -> Iterator[History]:
     """Each pair of operations in both orders: on each of the grounds, or without any on one, which changes from pair to
-    pair.
+    pair. `spark`: of operations that need a session, too.
     """
-    names = [operation.name for operation in OPERATIONS]
+    names = _names(spark=spark)
     number = seed
     for two in itertools.product(names, names):
         possible = [ground for ground in grounds or GROUNDS if all(_is_possible(ground, name) for name in two)]
@@ -299,16 +299,20 @@ def pairs(seed: int = 1, grounds: Sequence[str] = ()) -> Iterator[History]:
         yield from (History(ground, two, seed) for ground in possible)
 
 
-def triples(count: int, seed: int = 1) -> Iterator[History]:
+def triples(count: int, seed: int = 1, *, spark: bool = False) -> Iterator[History]:
     """So many random histories of three operations."""
     chance = random.Random(seed)
-    names = [operation.name for operation in OPERATIONS]
+    names = _names(spark=spark)
     while count > 0:
         ground = chance.choice([*GROUNDS])
         three = tuple(chance.choice(names) for _ in range(3))
         if all(_is_possible(ground, name) for name in three):
             count -= 1
             yield History(ground, three, chance.randrange(1 << 16))
+
+
+def _names(*, spark: bool) -> list[str]:
+    return [operation.name for operation in OPERATIONS if spark or not operation.is_spark]
 
 
 def _is_possible(ground: str, name: str) -> bool:

@@ -51,12 +51,15 @@ def nothing(_: World, __: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`on_log` does it, `on_model` gets what that returned. `when`: whether it can be done in this world."""
+    """`on_log` does it, `on_model` gets what that returned. `when`: whether it can be done in this world. `is_spark`:
+    Spark does it.
+    """
 
     name: str
     on_log: Callable[[World], Any]
     on_model: Callable[[World, Any], None] = nothing
     when: Callable[[World], bool] = always
+    is_spark: bool = False
 
 
 # Appends
@@ -111,6 +114,21 @@ def append_transactions(world: World) -> Any:
     except TransactionOrderError:
         return placed
     raise AssertionError("an older transaction is appended")
+
+
+def append_by_stream(world: World) -> Any:
+    """A micro-batch of a query whose sink is the topic. It goes on from its checkpoint."""
+    assert world.spark is not None
+    keys = world.keys_now()
+    rows = world.rows(keys, [10 * MINUTE_MS] * len(keys))
+    world.spark.write(world, world.as_table(rows))
+    world.has_own_records = True
+    return world.placed(rows)
+
+
+def may_stream(world: World) -> bool:
+    """Executors do not know the clock of a history."""
+    return world.spark is not None and not world.is_log_append_time
 
 
 def appended(world: World, records: Mapping[int, list[Record]]) -> None:
@@ -703,12 +721,14 @@ def broker(world: World) -> LogDir:
 
 
 def source_erases(world: World) -> None:
-    """A key is erased where the captures come from. Records that were captured before stay."""
+    """A key is erased where the records come from. Records that were copied before stay."""
     key = next(key for key in world.keys if key)
     source_appends(world)
-    capture = capture_it(world)
-    has_captured(world, capture)
-    succeeded(erase(broker(world), topics=[world.topic], keys=[key]))
+    if world.is_captured:
+        has_captured(world, capture_it(world))
+        succeeded(erase(broker(world), topics=[world.topic], keys=[key]))
+    else:
+        has_imported(world, import_again(world))
     for segment, batches in enumerate(source(world).segments):
         for number, batch in enumerate(batches[1]):
             records = {offset: record for offset, record in batch.records.items() if record[0] != key}
@@ -804,6 +824,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("append tombstones", append_tombstones, appended),
     Operation("append once", append_once, appended),
     Operation("append transactions", append_transactions, appended),
+    Operation("append by stream", append_by_stream, appended, may_stream, is_spark=True),
     Operation("roll", roll_all),
     Operation("roll small", roll_small),
     Operation("compact", compact_all, compacted),
@@ -844,7 +865,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("source aborts", source_aborts, when=is_of_kafka),
     Operation("source leaves open", source_leaves_open, when=is_of_kafka),
     Operation("source deletes records", source_deletes_records, when=is_of_kafka),
-    Operation("source erases", source_erases, when=lambda world: world.is_captured),
+    Operation("source erases", source_erases, when=is_of_kafka),
     Operation("import", import_again, has_imported, is_of_kafka),
     Operation("import replica", import_replica, has_imported, is_of_kafka),
     Operation("capture", capture_it, has_captured, is_of_kafka),

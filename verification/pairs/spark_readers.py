@@ -1,4 +1,4 @@
-"""Spark's readers of a topic: a batch, the latest view, and a stream that goes on from an old checkpoint."""
+"""Spark's side of a history: a batch, the latest view, a stream that goes on from an old checkpoint, and a sink."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ["partition", "offset", "key", "value", "unix_millis(timestamp) AS timestamp_ms"]
 
+COLUMNS_TO_WRITE = "key BINARY, value BINARY, timestamp TIMESTAMP, partition INT"
+
 
 @dataclass
 class SparkSide:
@@ -32,6 +34,22 @@ class SparkSide:
         self.topic_id, self.uri = world.log.topic(world.topic).snapshot.topic_id, world.log.uri
         check_equal(self._news(world), world.model.records())
         self.ends = {number: partition.end for number, partition in world.model.partitions.items()}
+
+    def write(self, world: World, table: pa.Table) -> None:
+        """Appends a table by the next micro-batch of a query. A topic that was made again gets a query of its own."""
+        topic_id = world.log.topic(world.topic).snapshot.topic_id
+        files = world.directory / f"to-write-{topic_id}"
+        files.mkdir(exist_ok=True)
+        pq.write_table(table.cast(_for_spark(table.schema)), files / f"{world.made:06}.parquet")
+        query = (
+            self.session.readStream.schema(COLUMNS_TO_WRITE)
+            .parquet(str(files))
+            .writeStream.format("segments")
+            .options(topic=world.topic, checkpointLocation=str(world.directory / f"of-sink-{topic_id}"))
+            .trigger(availableNow=True)
+            .start(world.log.uri)
+        )
+        query.awaitTermination()
 
     def compare(self, world: World) -> None:
         records = world.model.records()
@@ -65,6 +83,11 @@ class SparkSide:
         for path in sorted({*sink.glob("*.parquet")} - before):
             found |= _rows(pq.read_table(path))
         return found
+
+
+def _for_spark(schema: pa.Schema) -> pa.Schema:
+    """Spark reads times of microseconds alone."""
+    return schema.set(schema.get_field_index("timestamp"), pa.field("timestamp", pa.timestamp("us", "UTC")))
 
 
 def _rows(table: pa.Table) -> dict[Place, Record]:

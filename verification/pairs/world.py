@@ -185,12 +185,24 @@ class World:
 
     def append(self, rows: list[Row], **options: Any) -> dict[int, list[Record]]:
         """Appends rows, and returns the records by partition, in order."""
+        placed, table = self.placed(rows), self.as_table(rows)
+        self.log.topic(self.topic).append(table, **options)
+        self.has_own_records = True
+        return placed
+
+    def placed(self, rows: list[Row]) -> dict[int, list[Record]]:
+        """The records that rows become, by partition and in order."""
         now_ms = self.clock.now_ms()
         placed: dict[int, list[Record]] = {}
         for key, value, age_ms in rows:
             time_ms = now_ms - (0 if self.is_log_append_time else age_ms)
             placed.setdefault(self.partition_of(key), []).append(Record(key, value, time_ms))
-        table = pa.table(
+        return placed
+
+    def as_table(self, rows: list[Row]) -> pa.Table:
+        """The columns that are appended."""
+        now_ms = self.clock.now_ms()
+        return pa.table(
             {
                 "key": pa.array([key for key, _, _ in rows], pa.binary()),
                 "value": pa.array([value for _, value, _ in rows], pa.binary()),
@@ -198,9 +210,6 @@ class World:
                 "partition": pa.array([self.partition_of(key) for key, _, _ in rows], pa.int32()),
             }
         )
-        self.log.topic(self.topic).append(table, **options)
-        self.has_own_records = True
-        return placed
 
     def forget_versions(self) -> None:
         """Nobody goes back to a version from before this."""
