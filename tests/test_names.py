@@ -21,7 +21,6 @@ STILL_USED = {
     "format": 6,
     "kafka": 19,
     "kafka_protocol": 82,
-    "lake": 29,
     "log": 3,
     "log/groups": 1,
     "log/manifest": 25,

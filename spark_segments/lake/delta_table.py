@@ -46,9 +46,12 @@ class TableBeside:
     """The `TableFormat` of Delta, and the `Tables`."""
 
     def __init__(self, storage: Storage, table: DeltaTable) -> None:
-        self.storage, self._table, self.version = storage, table, int(table.version())
+        self.storage = storage
+        self.version = int(table.version())
+        self._table = table
         self._commits = NumberedFiles(storage, "_delta_log", first=0)
-        protocol, metadata = table.protocol(), table.metadata()
+        protocol = table.protocol()
+        metadata = table.metadata()
         features = sorted({*(protocol.reader_features or []), *(protocol.writer_features or [])})
         self.partitioned_by = list(metadata.partition_columns)
         columns = pa.schema(table.schema().to_arrow())
@@ -63,8 +66,8 @@ class TableBeside:
                 hint="Another program has changed the table: make another one",
             )
         self._is_append_only = metadata.configuration.get("delta.appendOnly", "").lower() == "true"
-        self._newest = self._actions(self.version)
-        self.said = _position(self._newest or [])
+        self._read: dict[int, list[Action] | None] = {}
+        self.own_positions = _position(self._actions(self.version) or [])
 
     @classmethod
     def open(cls, storage: Storage) -> TableBeside | None:
@@ -103,44 +106,63 @@ class TableBeside:
 
     def positions(self) -> Iterator[TablePositions | None]:
         # Delta's history does not say whether a commit changed rows, so that the commits' own files are read.
-        passed: list[list[Action]] = []
-        there: set[str] = set()  # in a search for what was restored: the files of the version
-        restored: set[str] | None = None  # the files that are looked for
-        change, ours = "", None
-        for version in range(self.version, -1, -1):
-            if there == restored:
-                restored, change, ours = None, "", None
-            actions = self._newest if version == self.version else self._actions(version)
+        version = self.version
+        while version >= 0:
+            actions = self._actions(version)
+            if actions is None:
+                yield None
+                return
+            position = _position(actions)
+            if position is not None:
+                yield position
+            elif commit_info(actions).get("operation") == _RESTORE:
+                version = self._restored_version(version)
+                continue
+            elif any(_changes_rows(action) for action in actions):
+                raise self._changed_by_others(version)
+            version -= 1
+
+    def _restored_version(self, version: int) -> int:
+        """The version whose files the RESTORE of a version brought back. Raises LogDirError where no version has them.
+
+            version   3: ours   4: DELETE   5: RESTORE   6: ours
+            files     a b       a           a b          a b c
+
+        The files of 5 are those of 6 without what 6 added. 3 is the newest version before 5 that has the same files.
+        """
+        files = {file.path for file in self.files()}
+        for newer in range(self.version, version, -1):
+            _undo(self._actions(newer) or [], files)
+        restored = files.copy()
+        for later in range(version, 0, -1):
+            actions = self._actions(later)
             if actions is None:
                 break
-            info = commit_info(actions)
-            position = _position(actions)
-            if change:
-                ours = version if position is not None and ours is None else ours
-                if ours is not None and restored is None:
-                    break
-            elif position is not None:
-                yield position
-            elif info.get("operation") == _RESTORE:
-                restored = {file.path for file in self.files()}
-                for newer in passed:
-                    _undo(newer, restored)
-                there, change = restored.copy(), f"{_RESTORE} of version {version}"
-            elif any(_changes_rows(action) for action in actions):
-                change = f"{info.get('operation', 'a change')} of version {version}"
-            _undo(actions, there)
-            passed.append(actions)
-        else:
-            actions = []
-        if change:
-            keep_rows = "commits of segments table, and those of OPTIMIZE, VACUUM and RESTORE"
-            way_back = "" if ours is None else f"RESTORE it to version {ours}"
-            raise changed_by_others(self.storage, keep_rows, change, way_back)
-        if actions is None:
-            yield None
+            _undo(actions, files)
+            if files == restored:
+                return later - 1
+        raise self._changed_by_others(version)
+
+    def _changed_by_others(self, version: int) -> LogDirError:
+        """The error for a version that changed the rows, with the newest version before it that segments table made."""
+        keep_rows = "commits of segments table, and those of OPTIMIZE, VACUUM and RESTORE"
+        operation = commit_info(self._actions(version) or []).get("operation", "a change")
+        change = f"{operation} of version {version}"
+        for earlier in range(version - 1, -1, -1):
+            actions = self._actions(earlier)
+            if actions is None:
+                break
+            if _position(actions) is not None:
+                return changed_by_others(self.storage, keep_rows, change, f"RESTORE it to version {earlier}")
+        return changed_by_others(self.storage, keep_rows, change, "")
 
     def _actions(self, version: int) -> list[Action] | None:
-        """The actions of a commit; None where its file is gone."""
+        """The actions of a commit; None where its file is gone. Each file is read once."""
+        if version not in self._read:
+            self._read[version] = self._read_actions(version)
+        return self._read[version]
+
+    def _read_actions(self, version: int) -> list[Action] | None:
         path = self._commits.path(version)
         try:
             return [json.loads(line) for line in self.storage.read(path).to_pybytes().splitlines() if line.strip()]
@@ -200,18 +222,18 @@ class TableBeside:
                 self._table.create_checkpoint()
 
     def _metadata(self, columns: NewColumns) -> dict[str, Any]:
-        there = self._table.metadata()
-        said = {
-            "id": there.id,
-            "name": there.name,
-            "description": there.description,
+        metadata = self._table.metadata()
+        fields = {
+            "id": metadata.id,
+            "name": metadata.name,
+            "description": metadata.description,
             "format": {"provider": "parquet", "options": {}},
             "schemaString": _all_columns(columns.schema, self.partitioned_by).to_json(),
             "partitionColumns": self.partitioned_by,
-            "configuration": there.configuration | columns.settings.to_properties(),
-            "createdTime": there.created_time,
+            "configuration": metadata.configuration | columns.settings.to_properties(),
+            "createdTime": metadata.created_time,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def _named(self, file: DataFile) -> dict[str, Any]:
         return {
@@ -242,10 +264,11 @@ def _position(actions: Iterable[Action]) -> TablePositions | None:
 
 def _statistics(file: DataFile) -> str:
     bounds = file.bounds or {}
-    least, greatest = ({name: pair[end] for name, pair in bounds.items()} for end in (0, 1))
-    said = {"numRecords": file.rows, "minValues": least, "maxValues": greatest, "nullCount": {}}
+    least = {name: first for name, (first, _) in bounds.items()}
+    greatest = {name: last for name, (_, last) in bounds.items()}
+    statistics = {"numRecords": file.rows, "minValues": least, "maxValues": greatest, "nullCount": {}}
     # Delta has timestamps as text with milliseconds, which is all that a record's has.
-    return json.dumps(said, default=lambda time: time.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+    return json.dumps(statistics, default=lambda time: time.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
 
 
 @contextlib.contextmanager

@@ -80,13 +80,15 @@ class IcebergTables:
             own_catalog(storage).parent.mkdir(parents=True, exist_ok=True)
         catalog = self._loaded(storage)
         with _failures(storage, "made", catalog.properties):
-            columns, properties = _with_ids(schema), _PROPERTIES | settings.to_properties()
+            columns = _with_ids(schema)
+            properties = _PROPERTIES | settings.to_properties()
             source = columns.find_field("timestamp").field_id
             days = [PartitionField(source, 1000, DayTransform(), f"timestamp_{DAY}")] if by_day else []
-            name, spec = _identifier(storage), PartitionSpec(*days)
+            name = _identifier(storage)
             catalog.create_namespace_if_not_exists(name[0])
+            # Another process may create it at the same time: which one's columns it has, its opener looks at.
             with contextlib.suppress(TableAlreadyExistsError):
-                catalog.create_table(name, columns, storage.uri, spec, properties=properties)
+                catalog.create_table(name, columns, storage.uri, PartitionSpec(*days), properties=properties)
 
     def fitting(self, schema: pa.Schema) -> pa.Schema:
         return _to_arrow(_with_ids(schema))
@@ -108,15 +110,16 @@ class IcebergTable:
     """The `TableFormat` of Iceberg."""
 
     def __init__(self, storage: Storage, table: Table) -> None:
-        self.storage, self._table = storage, table
+        self.storage = storage
+        self._table = table
         table.catalog = _OneTry(table.catalog)  # type: ignore[assignment]
         self._snapshot = table.current_snapshot()
         self.version = 0 if self._snapshot is None else int(self._snapshot.sequence_number or 0)
         self.schema = _to_arrow(table.schema())
         self.settings = TableSettings.of_properties(table.properties)
-        self.said = None if self._snapshot is None else _position(self._snapshot)
-        columns, fields = table.schema(), table.spec().fields
-        parts = [f"{field.transform} of {columns.find_column_name(field.source_id)}" for field in fields]
+        self.own_positions = None if self._snapshot is None else _position(self._snapshot)
+        columns = table.schema()
+        parts = [f"{field.transform} of {columns.find_column_name(field.source_id)}" for field in table.spec().fields]
         self.partitioned_by = [DAY] if parts == [f"{DAY} of timestamp"] else parts
 
     def renamed(self) -> Mapping[str, str]:
@@ -160,8 +163,8 @@ class IcebergTable:
         """The snapshot before another one, expired or not. None for the first snapshot, and where nobody knows."""
         parent = self._table.snapshot_by_id(snapshot.parent_snapshot_id or -1)
         if parent is None and snapshot.sequence_number != 1:
-            made = self._of_earlier_metadata.get(snapshot.snapshot_id, snapshot)
-            parent = self._of_earlier_metadata.get(made.parent_snapshot_id or -1)
+            original = self._of_earlier_metadata.get(snapshot.snapshot_id, snapshot)
+            parent = self._of_earlier_metadata.get(original.parent_snapshot_id or -1)
         return parent
 
     @cached_property
@@ -220,8 +223,10 @@ class IcebergTable:
         bounds = {name: (bound(file.lower_bounds, name), bound(file.upper_bounds, name)) for name in names}
         days = file.partition[0] if self.partitioned_by else None
         day = None if days is None else to_human_day(days)
-        known = None if any(None in pair for pair in bounds.values()) else bounds
-        return DataFile(self._path(file.file_path), file.file_size_in_bytes, file.record_count, day, known)
+        # A writer may leave statistics out. A file without bounds may hold any row, and is looked into.
+        has_bounds = not any(None in pair for pair in bounds.values())
+        path = self._path(file.file_path)
+        return DataFile(path, file.file_size_in_bytes, file.record_count, day, bounds if has_bounds else None)
 
     def commit(self, commit: TableCommit) -> bool:
         with _failures(self.storage, "written", self._table.catalog.properties):
@@ -238,13 +243,13 @@ class IcebergTable:
             try:
                 change.commit_transaction()
             except CommitStateUnknownException:
-                return False
+                return False  # refused, or committed with a lost reply: the caller looks at the table's positions
         return True
 
     def _of_iceberg(self, file: DataFile, schema: Schema) -> IcebergFile:
         def ends(end: int) -> dict[int, bytes]:
-            found = {schema.find_field(name): pair[end] for name, pair in (file.bounds or {}).items()}
-            return {field.field_id: to_bytes(field.field_type, value) for field, value in found.items()}  # type: ignore[arg-type]
+            values = {schema.find_field(name): pair[end] for name, pair in (file.bounds or {}).items()}
+            return {field.field_id: to_bytes(field.field_type, value) for field, value in values.items()}  # type: ignore[arg-type]
 
         days = None if file.day is None else date_str_to_days(file.day)
         return IcebergFile.from_args(
@@ -287,8 +292,8 @@ def _identifier(storage: Storage) -> tuple[str, str]:
 
 
 def _position(snapshot: Snapshot) -> TablePositions | None:
-    said = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    return TablePositions.from_json(said.get(_POSITION, ""))
+    properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return TablePositions.from_json(properties.get(_POSITION, ""))
 
 
 def _changes_rows(snapshot: Snapshot) -> bool:
@@ -324,7 +329,8 @@ def _to_arrow(schema: Schema) -> pa.Schema:
 
 def _changed(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
     """The field, after a change to each field within it and to itself."""
-    kind, t = field.type, pa.types
+    kind = field.type
+    t = pa.types
     if t.is_struct(kind):
         kind = pa.struct([_changed(child, change) for child in kind])
     elif t.is_list(kind) or t.is_large_list(kind):

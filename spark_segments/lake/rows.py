@@ -54,42 +54,47 @@ class Written:
     keys: pa.Table | None = None
 
 
-def write_rows(
-    log: Storage,
-    table: Storage,
-    columns: FormatColumns,
-    schema: pa.Schema,
-    by_day: bool,
-    changes: bool,
-    undated: bool,
-    parts: Sequence[ScanPart],
-) -> Written:
-    """Task function: parts of a scan → files of the table, which have the schema. `changes`: tombstones are read, for
-    their keys alone. `undated`: a timestamp that a table cannot have becomes null.
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """What a table's new files are to be: `storage`, the table's; `schema`, of its files; `columns`, the conversion of
+    records. `by_day`: a file for each day. `may_be_undated`: a timestamp that a table cannot have becomes null.
+    """
+
+    storage: Storage
+    schema: pa.Schema
+    columns: FormatColumns
+    by_day: bool
+    may_be_undated: bool
+
+
+def write_rows(log: Storage, target: TableTarget, by_keys: bool, parts: Sequence[ScanPart]) -> Written:
+    """Task function: parts of a scan → files of the table. `by_keys`: the keys of all records are asked for, and
+    tombstones are read for theirs alone.
     """
     rows: Counter[int] = Counter()
     undated_rows = 0
     keys: list[pa.RecordBatch] = []
-
-    def records(part: ScanPart) -> Iterator[pa.RecordBatch]:
-        for batch in Scan.read(log, [part]):
-            check_wanted()
-            if changes:
-                keys.append(batch.select(Eras.RANKED))
-                batch = batch.filter(pc.is_valid(batch.column("value")))
-            (typed,) = columns.decoded([batch])
-            yield typed.append_column(KEY_BYTES, batch.column("key")) if KEY_BYTES in schema.names else typed
-
-    with _Files(table, schema) as files:
-        for topic, batch in ((part.topic, batch) for part in parts for batch in records(part)):
-            batch, count = _with_dates(topic, batch, undated)
-            undated_rows += count
-            (batch,) = columns.conformed([batch], schema)
-            rows.update(_by_partition(batch.column("partition").to_numpy()))
-            for day, some in _days(batch) if by_day else [(None, batch)]:
-                files.write(day, some)
+    with _Files(target.storage, target.schema) as files:
+        for part in parts:
+            for records in Scan.read(log, [part]):
+                check_wanted()
+                if by_keys:
+                    keys.append(records.select(Eras.RANKED))
+                    records = records.filter(pc.is_valid(records.column("value")))
+                typed, undated = _with_dates(part.topic, _typed(target, records), target.may_be_undated)
+                undated_rows += undated
+                (batch,) = target.columns.conformed([typed], target.schema)
+                rows.update(_by_partition(batch.column("partition").to_numpy()))
+                for day, rows_of_day in _days(batch) if target.by_day else [(None, batch)]:
+                    files.write(day, rows_of_day)
         written = files.ended()
     return Written(written, rows, undated=undated_rows, keys=pa.Table.from_batches(keys) if keys else None)
+
+
+def _typed(target: TableTarget, records: pa.RecordBatch) -> pa.RecordBatch:
+    """Records with the columns of their table, and the bytes of their keys where it has them."""
+    (typed,) = target.columns.decoded([records])
+    return typed.append_column(KEY_BYTES, records.column("key")) if KEY_BYTES in target.schema.names else typed
 
 
 def _with_dates(topic: str, batch: pa.RecordBatch, undated: bool) -> tuple[pa.RecordBatch, int]:
@@ -105,7 +110,8 @@ def _with_dates(topic: str, batch: pa.RecordBatch, undated: bool) -> tuple[pa.Re
     if undated:
         dated = pc.if_else(outside, pa.scalar(None, times.type), times)
         return batch.set_column(batch.schema.names.index("timestamp"), "timestamp", dated), pc.sum(outside).as_py()
-    partition, offset = (batch.column(name)[row].as_py() for name in PLACE)
+    partition = batch.column("partition")[row].as_py()
+    offset = batch.column("offset")[row].as_py()
     raise ValueFormatError(
         "A record's timestamp is outside the years 1 to 9999, which are all that a table's readers know",
         path=f"topic {topic}, partition {partition}, offset {offset}",
@@ -116,58 +122,76 @@ def _with_dates(topic: str, batch: pa.RecordBatch, undated: bool) -> tuple[pa.Re
 
 
 def sift_rows(
-    log: Storage, table: Storage, schema: pa.Schema, anew: bool, task: tuple[DataFile, Sequence[Rule]]
+    log: Storage, table: Storage, schema: pa.Schema, rewrites_all: bool, task: tuple[DataFile, Sequence[Rule]]
 ) -> Written:
-    """Task function: a file of the table → a file of the rows that a rule keeps. `anew`: a file that keeps all its rows
-    is rewritten, too.
+    """Task function: a file of the table → a file of the rows that a rule keeps. `rewrites_all`: a file that keeps all
+    its rows is rewritten, too.
     """
     file, rules = task
     key_rules = [rule for rule in rules if isinstance(rule, OtherKeys)]
     names = [*PLACE, "key", KEY_BYTES] if key_rules else [*PLACE]
+    parquet, places = _places_in(table, file, [name for name in names if name in schema.names])
+    kept = np.zeros(places.num_rows, np.bool_)
+    for rule in rules:
+        if not kept.all():
+            kept |= rule.keeps(log, places)
+    partitions, offsets = places_of(places)
+    # A row that may have an erased key neither stays nor goes by a guess: its caller stops, or reads the whole log.
+    for rule in key_rules:
+        undecided = ~kept & rule.undecided(places)
+        if undecided.any():
+            pairs = zip(partitions[undecided].tolist(), offsets[undecided].tolist(), strict=True)
+            return Written(undecided=list(pairs))
+    rows = _by_partition(partitions[kept])
+    dropped = len(kept) - int(kept.sum())
+    if not (dropped or rewrites_all):
+        return Written(rows=rows)
+    return Written(_rewritten(table, schema, file, parquet, kept), rows, dropped)
+
+
+def _places_in(table: Storage, file: DataFile, names: Sequence[str]) -> tuple[pq.ParquetFile, pa.Table]:
+    """(a file of the table, its columns of these names)"""
     try:
         parquet = pq.ParquetFile(pa.BufferReader(table.read(file.path)))
-        places = parquet.read([name for name in names if name in schema.names])
+        return parquet, parquet.read(names)
     except (FileNotFoundError, pa.ArrowException) as error:
         raise LogDirError(
             f"A file of the table cannot be read ({type(error).__name__})",
             path=table.location(file.path),
             hint="RESTORE the table to a version whose files are there, or make another one",
         ) from error
-    kept = np.zeros(places.num_rows, np.bool_)
-    for rule in rules:
-        if not kept.all():
-            kept |= rule.keeps(log, places)
-    partitions, offsets = places_of(places)
-    for rule in key_rules:
-        undecided = ~kept & rule.undecided(places)
-        if undecided.any():
-            found = np.stack([partitions[undecided], offsets[undecided]], axis=1).tolist()
-            return Written(undecided=[(partition, offset) for partition, offset in found])
-    rows, dropped = _by_partition(partitions[kept]), len(kept) - int(kept.sum())
-    if not (dropped or anew):
-        return Written(rows=rows)
+
+
+def _rewritten(
+    table: Storage, schema: pa.Schema, file: DataFile, parquet: pq.ParquetFile, kept: np.ndarray
+) -> list[DataFile]:
+    """A file of the rows that are `kept` of a file; none, where no row is."""
+    columns = FormatColumns(schema.names, ())
     with _Files(table, schema) as files:
         first = 0
         for number in range(parquet.num_row_groups):
             check_wanted()
             group = parquet.read_row_group(number, schema.names)
-            some = group.filter(pa.array(kept[first : first + group.num_rows])).to_batches()
-            for batch in FormatColumns(schema.names, ()).conformed(some, schema):
+            remaining = group.filter(pa.array(kept[first : first + group.num_rows]))
+            for batch in columns.conformed(remaining.to_batches(), schema):
                 files.write(file.day, batch)
             first += group.num_rows
-        return Written(files.ended(), rows, dropped)
+        return files.ended()
 
 
 def have_newer(log: Storage, eras: Eras, records: pa.Table, parts: Sequence[ScanPart]) -> bool:
     """Task function: parts of a scan of RANKED → whether they have a newer record of a key in another partition than
     `records`, which have each key once.
     """
-    keys, own = records.column("key").combine_chunks(), eras.ranks(records)
-    known = LatestKeys.of(keys)
+    keys = records.column("key").combine_chunks()
+    ranks = eras.ranks(records)
+    latest_keys = LatestKeys.of(keys)
     for batch in Scan.read(log, parts):
         check_wanted()
-        rivals = batch.filter(pa.array(known.contains(batch.column("key"))))
-        theirs, ours = eras.ranks(rivals), own[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
+        rivals = batch.filter(pa.array(latest_keys.contains(batch.column("key"))))
+        theirs = eras.ranks(rivals)
+        ours = ranks[:, pc.index_in(rivals.column("key"), keys).to_numpy()]
+        # Within a partition offsets say which record is newer, and the records to add come last.
         if (_is_newer(theirs, ours) & (theirs[0] != ours[0])).any():
             return True
     return False
@@ -202,7 +226,8 @@ class _Files(contextlib.ExitStack):
 
     def __init__(self, storage: Storage, schema: pa.Schema) -> None:
         super().__init__()
-        self._storage, self._schema = storage, schema
+        self._storage = storage
+        self._schema = schema
         self._open: dict[str | None, _File] = {}
 
     def write(self, day: str | None, batch: pa.RecordBatch) -> None:
@@ -230,12 +255,17 @@ class _File:
     """A Parquet file that is being written."""
 
     def __init__(self, stream: WriteStream, schema: pa.Schema, path: str, day: str | None) -> None:
-        self._path, self._stream, self._schema, self._day = path, stream, schema, day
+        self._path = path
+        self._stream = stream
+        self._schema = schema
+        self._day = day
         self._writer = pq.ParquetWriter(
             pa.PythonFile(stream, "w"), schema, compression="snappy", use_dictionary=_repeated_columns(schema)
         )
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = self._all_rows = 0
+        self._rows = 0
+        self._bytes = 0
+        self._all_rows = 0
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -244,9 +274,9 @@ class _File:
         self._bytes += batch.nbytes
         for name in (*PLACE, "timestamp"):
             ends = pc.min_max(batch.column(name)).as_py().values()
-            known = [value for value in (*self._bounds.get(name, ()), *ends) if value is not None]
-            if known:
-                self._bounds[name] = (min(known), max(known))
+            values = [value for value in (*self._bounds.get(name, ()), *ends) if value is not None]
+            if values:
+                self._bounds[name] = (min(values), max(values))
         if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
             self._flush()
 
@@ -260,7 +290,9 @@ class _File:
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), self._rows)
         self._all_rows += self._rows
-        self._waiting, self._rows, self._bytes = [], 0, 0
+        self._waiting = []
+        self._rows = 0
+        self._bytes = 0
 
 
 def _repeated_columns(schema: pa.Schema) -> list[str]:

@@ -4,7 +4,7 @@ A table has either every record, as it was appended, or the newest record of eac
 says in which topic, and up to which offsets, so an update that is killed, repeated or run beside another leaves the
 table as a single update would. An archive keeps what the topic loses.
 
-An update is planned (plan.py), its files are written (rows.py), and a commit of the table's format names them.
+An update is planned (table_plan.py), its files are written (rows.py), and a commit of the table's format names them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from spark_segments.execution import run_tasks, task_slots
 from spark_segments.extensions import observed_job
 from spark_segments.lake.erased import ErasedKeys
 from spark_segments.lake.request import TablePlace, TableRequest
+from spark_segments.lake.table_format import Tables
 from spark_segments.lake.update import TRIES, TableCall, Update
 from spark_segments.log import (
     LogDirectory,
@@ -108,25 +109,35 @@ def table(
     report = Report("table", dry_run)
     run = partial(run_tasks, spark=spark, progress=progress)
     call = TableCall(log, request, ErasedKeys(keys, forget, alike), run, report)
+    wave_bytes = WAVE_BYTES_A_SLOT * task_slots(spark)
     for name in names:
         storage = Storage(place.address(name), place.options)
         LogDirectory.check_apart(storage)
         try:
             tables = place.tables(storage)
-            if existing and tables.open(storage) is None:
-                continue
-            for _ in range(TRIES):
-                at_ms = log.storage.now_ms() if now_ms is None else moment_ms(now_ms)
-                update = Update(call, name, storage, tables, at_ms)
-                if dry_run or update.bring_up_to_date(WAVE_BYTES_A_SLOT * task_slots(spark)):
-                    update.note(name)
-                    break
-            else:
-                raise CommitConflictError(
-                    "Other commits to the table keep coming first", path=storage.uri, hint="Run the job again"
-                )
+            if not existing or tables.open(storage) is not None:
+                _update(call, name, storage, tables, wave_bytes, now_ms)
         except SegmentsError as error:
             if isinstance(error, InvalidOptionError) and len(names) == 1:
                 raise
             report.fail(name, None, error)
     return report.finish()
+
+
+def _update(
+    call: TableCall, topic: str, storage: Storage, tables: Tables, wave_bytes: int, now_ms: Time | None
+) -> None:
+    """Updates the table of a topic, or says what an update would do. Raises CommitConflictError where other commits
+    come first every time.
+    """
+    for _ in range(TRIES):
+        # The clock is read before the snapshot. With a later time the next run would take the table for younger than
+        # its rows, and could miss a tombstone that compaction has taken since.
+        at_ms = call.log.storage.now_ms() if now_ms is None else moment_ms(now_ms)
+        update = Update(call, topic, storage, tables, at_ms)
+        if call.report.dry_run or update.bring_up_to_date(wave_bytes):
+            update.note(topic)
+            return
+    raise CommitConflictError(
+        "Other commits to the table keep coming first", path=storage.uri, hint="Run the job again"
+    )

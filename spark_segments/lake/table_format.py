@@ -46,25 +46,25 @@ class TableSettings:
         """The settings in a table's properties; None for a table that other programs made. Raises LogDirError for
         settings that cannot be read.
         """
-        said = properties.get(_SETTINGS)
-        if said is None:
+        text = properties.get(_SETTINGS)
+        if text is None:
             return None
         try:
-            return cls(**json.loads(said))
+            return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise LogDirError(
                 f"The table's property {_SETTINGS} cannot be read",
                 expected="what segments table wrote there, in this version or an earlier one",
-                found=said[:200],
+                found=text[:200],
                 hint="Set the property as an earlier version of the table has it, or make another table",
             ) from error
 
     def to_properties(self) -> dict[str, str]:
         """The properties of a table that keep them."""
-        said = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         if not self.key_bytes:  # versions before this field read the others
-            del said["key_bytes"]
-        return {_SETTINGS: json.dumps(said)}
+            del fields["key_bytes"]
+        return {_SETTINGS: json.dumps(fields)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,13 @@ class TablePositions:
     def of(
         cls, snapshot: Snapshot, at_ms: int, commit_id: str | None, ends: Mapping[int, int] | None = None
     ) -> TablePositions:
-        """The positions of a table that has all that may be read of a snapshot, up to `ends` where they are given.
+        """The positions of a table that has all that may be read of a snapshot, up to `ends` unless they are None.
         `commit_id`: of the snapshot's version; None where the topic has no manifest.
         """
         version = None if commit_id is None else snapshot.version
         bounds = snapshot.offset_bounds(READ_COMMITTED)
-        ends = {number: end for number, (_, end) in bounds.items()} if ends is None else ends
+        if ends is None:
+            ends = {number: end for number, (_, end) in bounds.items()}
         epochs = {row.partition: LeaderEpochs.of(row) for row in snapshot.partition_rows}
         positions = {
             number: Position(end, snapshot.topic_id, epochs[number].before(end)) for number, end in ends.items()
@@ -148,27 +149,42 @@ class TablePositions:
         positions = sorted(self.positions.items())
         offsets = {number: [self.log_starts[number], position.offset] for number, position in positions}
         epochs = {number: position.leader_epoch for number, position in positions if position.leader_epoch}
-        said = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
-        more = {"leader_epochs": epochs, "across": self.across}
-        said |= {name: value for name, value in more.items() if value}
-        more = {"erasures": self.erasures, "commit_id": self.commit_id}
-        said |= {name: value for name, value in more.items() if value is not None}
-        return json.dumps({"segments": said})
+        fields = {"topic_id": self.topic_id, "offsets": offsets, "at_ms": self.at_ms, "version": self.version}
+        # A field without a value is left out, as earlier versions of this package wrote it.
+        if epochs:
+            fields["leader_epochs"] = epochs
+        if self.across:
+            fields["across"] = self.across
+        if self.erasures is not None:
+            fields["erasures"] = self.erasures
+        if self.commit_id is not None:
+            fields["commit_id"] = self.commit_id
+        return json.dumps({"segments": fields})
 
     @staticmethod
     def from_json(text: str) -> TablePositions | None:
         """The positions in a commit's text; None for a text that another program wrote."""
         try:
-            said = json.loads(text)["segments"]
-            topic_id, epochs, offsets = said["topic_id"], said.get("leader_epochs", {}), said["offsets"]
-            positions = {int(name): Position(end, topic_id, epochs.get(name, 0)) for name, (_, end) in offsets.items()}
-            starts = {int(name): start for name, (start, _) in offsets.items()}
-            at_ms, version, across = said["at_ms"], said["version"], said.get("across", False)
-            erasures = dict(said["erasures"]) if "erasures" in said else None
-            commit_id = said.get("commit_id")
+            fields = json.loads(text)["segments"]
+            topic_id = fields["topic_id"]
+            epochs = fields.get("leader_epochs", {})
+            positions = {}
+            starts = {}
+            for name, (start, end) in fields["offsets"].items():
+                positions[int(name)] = Position(end, topic_id, epochs.get(name, 0))
+                starts[int(name)] = start
+            return TablePositions(
+                topic_id,
+                positions,
+                starts,
+                fields["at_ms"],
+                fields["version"],
+                fields.get("across", False),
+                dict(fields["erasures"]) if "erasures" in fields else None,
+                fields.get("commit_id"),
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        return TablePositions(topic_id, positions, starts, at_ms, version, across, erasures, commit_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +223,8 @@ class Tables(Protocol):
 
 class TableFormat(Protocol):
     """A version of the table at a storage's root. `schema`: of the columns that lie in files. `partitioned_by`: DAY, or
-    what a topic's table is not partitioned by. `settings`: None for a table that other programs made. `said`: the
-    positions that this version's own commit says; None where it is another program's.
+    what a topic's table is not partitioned by. `settings`: None for a table that other programs made.
+    `own_positions`: the positions that this version's own commit says; None where it is another program's.
     """
 
     storage: Storage
@@ -216,7 +232,7 @@ class TableFormat(Protocol):
     schema: pa.Schema
     partitioned_by: list[str]
     settings: TableSettings | None
-    said: TablePositions | None
+    own_positions: TablePositions | None
 
     def renamed(self) -> Mapping[str, str]:
         """{earlier name of a column, however deep: the name that it has now} where a program has renamed one."""

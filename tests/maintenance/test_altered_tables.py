@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir
-from spark_segments.lake.plan import Reason
+from spark_segments.lake.table_plan import Reason
 from spark_segments.maintenance import compact, roll
 from tests.examples import examples
 from tests.log.test_latest_across import CONFIG, KEYS

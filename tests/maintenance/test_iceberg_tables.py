@@ -20,8 +20,8 @@ from pyiceberg.utils.config import Config
 
 from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.lake.iceberg_table import IcebergTable, IcebergTables
-from spark_segments.lake.plan import Reason
 from spark_segments.lake.table_format import TableSettings
+from spark_segments.lake.table_plan import Reason
 from spark_segments.maintenance import erase, table
 from spark_segments.storage import Storage
 from verification.kills.table_histories import rewrite

@@ -15,8 +15,8 @@ from deltalake import CommitProperties, DeltaTable
 
 from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, LogDirError, UnknownTopicError
-from spark_segments.lake.plan import Reason
 from spark_segments.lake.table_format import TablePositions
+from spark_segments.lake.table_plan import Reason
 from spark_segments.maintenance import compact, erase, mirror, promote, restore, retain, roll, table
 from spark_segments.storage import Storage
 from verification.kills.table_histories import DeltaSide, History, IcebergSide

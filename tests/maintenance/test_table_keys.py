@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from spark_segments.lake.plan import Reason
+from spark_segments.lake.table_plan import Reason
 from spark_segments.maintenance import erase, retain, roll, table
 from verification.kills.table_rows import by_place, content, failure, iceberg_table, is_iceberg, update
 from verification.world.topics import DAY_MS, append

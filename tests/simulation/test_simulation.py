@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_segments.lake import plan as table_plan
+from spark_segments.lake import table_plan
 from spark_segments.log.groups import group as groups
 from spark_segments.log.manifest.commit.change import ChangeWriter
 from spark_segments.log.manifest.rows import OUT_OF_LOG

@@ -52,7 +52,7 @@ move. A mirror's may be any other commit at its leader."""
 
 @dataclass(frozen=True, slots=True)
 class TopicSince:
-    """The topic and where its log lies, and the `operations` of its commits since a table was in step; None where one
+    """The topic and where its log lies, and the `operations` of its commits since a table was updated; None where one
     is not known.
     """
 
@@ -60,6 +60,28 @@ class TopicSince:
     snapshot: Snapshot
     config: TopicConfig
     operations: Collection[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSince:
+    """The table that an update begins with. `before`: the positions up to which it has its topic's records; None: it
+    has none yet, or nobody knows.
+
+    `lacks_key_bytes`: its keys are typed, and it has not their bytes. `needs_new_files`: every file is to be rewritten.
+    `erased`: rules that keep rows of an archive that the topic no longer has; none: all rows stay.
+    """
+
+    settings: TableSettings
+    before: TablePositions | None
+    files: Sequence[DataFile]
+    lacks_key_bytes: bool = False
+    needs_new_files: bool = False
+    erased: Sequence[Rule] = ()
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether it has the newest record of each key, and no others."""
+        return self.settings.view == Selection.LATEST_VIEW
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,60 +105,53 @@ class TablePlan:
         return any(start < end for start, end in self.offsets.values())
 
 
-def plan_table(
-    topic: TopicSince,
-    settings: TableSettings,
-    before: TablePositions | None,
-    files: Sequence[DataFile],
-    now_ms: int,
-    *,
-    lacks_key_bytes: bool = False,
-    needs_new_files: bool = False,
-    erased: Sequence[Rule] = (),
-) -> TablePlan:
-    """The plan for a table that has `files` and the records of its topic up to `before`.
-
-    `lacks_key_bytes`: keys are typed, and the table has not their bytes. `needs_new_files`: every file of the table is
-    to be rewritten. `erased`: rules that keep rows of an archive that the topic no longer has; none: all rows stay.
-    Raises LogDirError for an archive of another topic.
+def plan_table(topic: TopicSince, table: TableSince, now_ms: int) -> TablePlan:
+    """The plan that brings a table to what may be read of its topic. Raises LogDirError for an archive of another
+    topic.
     """
-    snapshot = topic.snapshot
-    latest = settings.view == Selection.LATEST_VIEW
-    bounds = snapshot.offset_bounds(READ_COMMITTED)
-    why = what_happened(topic, before, now_ms, latest=latest)
-    if why is None and needs_new_files:
-        why = Reason.RETYPED
-    if settings.archive and (why in _IS_ANOTHER or (before is None and files)):
+    why = _gravest_reason(topic, table, now_ms)
+    before = table.before
+    if table.settings.archive and (why in _IS_ANOTHER or (before is None and table.files)):
         raise LogDirError(
-            f"The archive cannot follow topic {snapshot.topic}: {why}", hint="Make another table for what comes now"
+            f"The archive cannot follow topic {topic.snapshot.topic}: {why}",
+            hint="Make another table for what comes now",
         )
-    if before is None or why in _IS_ANOTHER:
+    bounds = topic.snapshot.offset_bounds(READ_COMMITTED)
+    # Nobody knows which row of a latest table a lost record has replaced, so that any reason replaces all of its rows.
+    if before is None or why in _IS_ANOTHER or (table.is_latest and why is not None):
         return TablePlan(why, bounds, is_whole=True)
-    if latest:
-        # Bytes that differ may be equal once they are decoded, and a key is its bytes.
-        if why is None and lacks_key_bytes:
-            why = Reason.KEYLESS
-        if why is not None:
-            return TablePlan(why, bounds, is_whole=True)
-    # Only what follows a position is new. A log start behind it means that the records in between have gone unread.
-    new = {number: (max(start, before.end(number)), end) for number, (start, end) in bounds.items()}
-    plan = TablePlan(why, new)
-    if latest:
+    # Only what follows a position is new:
+    #
+    #   table     |--------------position)
+    #   log             |start-------------------end)      adds [position, end)
+    #   log                                   |start--end) adds [start, end): what lies between left unread
+    offsets = {number: (max(start, before.end(number)), end) for number, (start, end) in bounds.items()}
+    plan = TablePlan(why, offsets)
+    if table.is_latest:
         return plan
-    if needs_new_files:
-        plan = dataclasses.replace(plan, rules=[(file, [FromOffsets({})]) for file in files])
-    if settings.archive:
-        return _of_archive(plan, topic, before, files, erased)
+    if table.needs_new_files:
+        plan = dataclasses.replace(plan, rules=[(file, [FromOffsets({})]) for file in table.files])
+    if table.settings.archive:
+        return _of_archive(plan, topic, table, before)
     if why == Reason.LOG_START:
-        return _from_log_start(plan, bounds, files, needs_new_files)
+        return _from_log_start(plan, bounds, table)
     if why in _TAKES_ROWS:
-        return _of_existing_records(plan, topic, before, files)
+        return _of_existing_records(plan, topic, table, before)
     return plan
 
 
-def _of_archive(
-    plan: TablePlan, topic: TopicSince, before: TablePositions, files: Sequence[DataFile], erased: Sequence[Rule]
-) -> TablePlan:
+def _gravest_reason(topic: TopicSince, table: TableSince, now_ms: int) -> Reason | None:
+    """Why the table may lack more than what follows its positions: by the topic, else by its own columns."""
+    why = what_happened(topic, table.before, now_ms, latest=table.is_latest)
+    if why is None and table.needs_new_files:
+        return Reason.RETYPED
+    # Bytes that differ may be equal once they are decoded, and a key is its bytes.
+    if why is None and table.is_latest and table.lacks_key_bytes:
+        return Reason.KEYLESS
+    return why
+
+
+def _of_archive(plan: TablePlan, topic: TopicSince, table: TableSince, before: TablePositions) -> TablePlan:
     """The plan of a table that loses nothing but erased keys."""
     ends = {number: before.end(number) for number in before.positions}
     missed = {}
@@ -145,26 +160,28 @@ def _of_archive(
         if before.end(number) < start:
             missed[number] = (before.end(number), start)
     rules = plan.rules
-    if erased and files:
-        rules = [(file, [*erased, _still_there(topic, file, ends)]) for file in files]
+    if table.erased:
+        rules = [(file, [*table.erased, _still_there(topic, file, ends)]) for file in table.files]
     return dataclasses.replace(plan, rules=rules, missed=missed)
 
 
-def _from_log_start(plan: TablePlan, bounds: Offsets, files: Sequence[DataFile], needs_new_files: bool) -> TablePlan:
+def _from_log_start(plan: TablePlan, bounds: Offsets, table: TableSince) -> TablePlan:
     """The plan of a plain table whose topic lost its oldest records and no others."""
     starts = FromOffsets({number: start for number, (start, _) in bounds.items()})
     # A file from the highest log start on has no row below any: it need not be opened.
     highest = max(starts.offsets.values(), default=0)
-    below = [file for file in files if needs_new_files or file.bounds is None or file.bounds["offset"][0] < highest]
+    below = [
+        file
+        for file in table.files
+        if table.needs_new_files or file.bounds is None or file.bounds["offset"][0] < highest
+    ]
     return dataclasses.replace(plan, rules=[(file, [starts]) for file in below])
 
 
-def _of_existing_records(
-    plan: TablePlan, topic: TopicSince, before: TablePositions, files: Sequence[DataFile]
-) -> TablePlan:
+def _of_existing_records(plan: TablePlan, topic: TopicSince, table: TableSince, before: TablePositions) -> TablePlan:
     """The plan of a plain table of which any row may have left the log: each one is looked up."""
     ends = {number: before.end(number) for number in before.positions}
-    rules = [(file, [_still_there(topic, file, ends)]) for file in files]
+    rules = [(file, [_still_there(topic, file, ends)]) for file in table.files]
     # After a restore records may have come back that had left the topic, and the table with it.
     counted = {number: (0, end) for number, end in ends.items()} if plan.why == Reason.REWRITTEN else None
     return dataclasses.replace(plan, rules=rules, counted=counted)
@@ -174,8 +191,10 @@ def _still_there(topic: TopicSince, file: DataFile, ends: Mapping[int, int]) -> 
     """The rule with the parts of the log that have what a file may have."""
     offsets = {number: (0, end) for number, end in ends.items()}
     if file.bounds is not None:
-        (first, last), (start, end) = file.bounds["partition"], file.bounds["offset"]
-        offsets = {number: (start, end + 1) for number in ends if first <= number <= last}
+        first, last = file.bounds["partition"]
+        start, last_offset = file.bounds["offset"]
+        # Bounds of a file include their last value, a range of offsets does not.
+        offsets = {number: (start, last_offset + 1) for number in ends if first <= number <= last}
     selection = Selection(("offset",), READ_COMMITTED)
     return StillThere(tuple(Scan.of(topic.storage, topic.snapshot, offsets=offsets, selection=selection).parts()))
 
@@ -233,7 +252,8 @@ def _is_rewritten(view: _View) -> bool:
     # A log start that went back: only a restore puts records before it.
     if any(start < known_start for known_start, start in view.log_starts()):
         return True
-    version, operations = view.before.version, view.topic.operations
+    version = view.before.version
+    operations = view.topic.operations
     if version is None:
         return False
     # A version above the topic's is another manifest's, and says nothing of this one.
@@ -295,6 +315,8 @@ def rival_offsets(snapshot: Snapshot, before: TablePositions, records: np.ndarra
     eras = Eras.of(snapshot)
     assert eras is not None
     _, _, least_us, least_era = records.min(axis=1, initial=_NEVER)
+    # A segment that ends in an earlier era, or whose newest timestamp is older than every record to add, has no newer
+    # record of their keys. Without this bound each update would read all of the log that the table has reached.
     offsets = {}
     for number, position in before.positions.items():
         rows = snapshot.live_table(number)
