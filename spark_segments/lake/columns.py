@@ -32,18 +32,21 @@ def _unfit(fields: Iterable[pa.Field], path: str) -> Iterator[tuple[str, str]]:
     """(column, why it cannot be)"""
     names: dict[str, str] = {}
     for field in fields:
-        at, kind, t = path + field.name, field.type, pa.types
-        if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
-            yield at, f"{path}{other} differs in case alone"
-        while t.is_list(kind):
-            at, kind = f"{at}[]", kind.value_type
-        if t.is_map(kind):
+        at = path + field.name
+        kind = field.type
+        first_spelling = names.setdefault(field.name.lower(), field.name)
+        if first_spelling != field.name:
+            yield at, f"{path}{first_spelling} differs in case alone"
+        while pa.types.is_list(kind):
+            at = f"{at}[]"
+            kind = kind.value_type
+        if pa.types.is_map(kind):
             yield from _unfit([kind.key_field, kind.item_field], f"{at}.")
-        elif t.is_struct(kind):
+        elif pa.types.is_struct(kind):
             if not kind.num_fields:
                 yield at, "it is a struct without fields"
             yield from _unfit(kind, f"{at}.")
-        elif kind not in _TYPES and not t.is_decimal128(kind):
+        elif kind not in _TYPES and not pa.types.is_decimal128(kind):
             yield at, f"its type is {kind}"
 
 
@@ -59,41 +62,61 @@ def columns_of_both(table: pa.Schema, topic: pa.Schema, path: str) -> pa.Schema:
 def _both(table: Iterable[pa.Field], topic: Iterable[pa.Field], at: str, path: str) -> list[pa.Field]:
     fields = {field.name: field for field in table}
     for field in topic:
-        there = fields.get(field.name)
-        kind = field.type if there is None else _wider(there.type, field.type, at + field.name, path)
-        fields[field.name] = pa.field(field.name, kind) if there is None else there.with_type(kind)
+        existing = fields.get(field.name)
+        if existing is None:
+            fields[field.name] = pa.field(field.name, field.type)
+        else:
+            fields[field.name] = existing.with_type(_wider(existing.type, field.type, at + field.name, path))
     return list(fields.values())
 
 
 def _wider(table: pa.DataType, topic: pa.DataType, at: str, path: str) -> pa.DataType:
-    t = pa.types
+    """The type that holds the values of both. Raises InvalidOptionError where there is none."""
     if table == topic:
         return table
+    kind = _of_nested(table, topic, at, path)
+    if kind is None:
+        kind = _of_numbers(table, topic)
+    if kind is None:
+        raise InvalidOptionError(
+            f"The table's column {at} cannot take what the topic has",
+            path=path,
+            expected=f"{table}, or a wider type",
+            found=topic,
+            hint=f"Set {at.partition('.')[0]}.schema to Spark's DDL with the type of the table, or make another table",
+        )
+    return kind
+
+
+def _of_nested(table: pa.DataType, topic: pa.DataType, at: str, path: str) -> pa.DataType | None:
+    """The type for both where they are structs, lists or maps, both of them; else None. Elements, keys and items have
+    the table's names: other writers call them otherwise.
+    """
+    t = pa.types
     if t.is_struct(table) and t.is_struct(topic):
         return pa.struct(_both(table, topic, f"{at}.", path))
     if t.is_list(table) and t.is_list(topic):
-        (element,) = _both([table.value_field], [topic.value_field.with_name(table.value_field.name)], f"{at}.", path)
-        return pa.list_(element)
+        element = topic.value_field.with_name(table.value_field.name)
+        return pa.list_(*_both([table.value_field], [element], f"{at}.", path))
     if t.is_map(table) and t.is_map(topic):
-        names = table.key_field.name, table.item_field.name
-        theirs = [topic.key_field.with_name(names[0]), topic.item_field.with_name(names[1])]
-        return pa.map_(*_both([table.key_field, table.item_field], theirs, f"{at}.", path))
-    digits, others = _digits(table), _digits(topic)
-    if digits and others and (t.is_decimal(table) or t.is_decimal(topic)):
-        before, behind = max(digits[0], others[0]), max(digits[1], others[1])
-        if before + behind <= _MOST_DIGITS:
-            return pa.decimal128(before + behind, behind)
-    elif is_wider(table, topic):
+        key = topic.key_field.with_name(table.key_field.name)
+        item = topic.item_field.with_name(table.item_field.name)
+        return pa.map_(*_both([table.key_field, table.item_field], [key, item], f"{at}.", path))
+    return None
+
+
+def _of_numbers(table: pa.DataType, topic: pa.DataType) -> pa.DataType | None:
+    """The type for both where one is wider, or where a decimal has digits enough for both; else None."""
+    digits = _digits(table)
+    topic_digits = _digits(topic)
+    if digits and topic_digits and (pa.types.is_decimal(table) or pa.types.is_decimal(topic)):
+        # decimal(5,0) and decimal(3,2) need 5 digits before the point and 2 behind it: neither is wide enough.
+        before = max(digits[0], topic_digits[0])
+        behind = max(digits[1], topic_digits[1])
+        return pa.decimal128(before + behind, behind) if before + behind <= _MOST_DIGITS else None
+    if is_wider(table, topic):
         return topic
-    elif is_wider(topic, table):
-        return table
-    raise InvalidOptionError(
-        f"The table's column {at} cannot take what the topic has",
-        path=path,
-        expected=f"{table}, or a wider type",
-        found=topic,
-        hint=f"Set {at.partition('.')[0]}.schema to Spark's DDL with the type of the table, or make another table",
-    )
+    return table if is_wider(topic, table) else None
 
 
 def _digits(kind: pa.DataType) -> tuple[int, int] | None:
@@ -120,8 +143,13 @@ def _pairs(
     """(column of a table, its type, its type in a topic or None), however deep."""
     kinds = {field.name: field.type for field in topic}
     for field in table:
-        path, here, there = at + field.name, field.type, kinds.get(field.name)
-        yield path, here, there
-        if there is not None and pa.types.is_nested(here) and pa.types.is_nested(there):
-            ours, theirs = ([kind.field(number) for number in range(kind.num_fields)] for kind in (here, there))
-            yield from _pairs(ours, theirs, f"{path}.")
+        path = at + field.name
+        kind = field.type
+        topic_kind = kinds.get(field.name)
+        yield path, kind, topic_kind
+        if topic_kind is not None and pa.types.is_nested(kind) and pa.types.is_nested(topic_kind):
+            yield from _pairs(_children(kind), _children(topic_kind), f"{path}.")
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(number) for number in range(kind.num_fields)]

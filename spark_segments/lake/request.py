@@ -23,7 +23,9 @@ from spark_segments.log import Selection
 from spark_segments.storage import Storage
 from spark_segments.values.options import REGISTRY
 
-DELTA, ICEBERG = FORMATS = ("delta", "iceberg")
+DELTA = "delta"
+ICEBERG = "iceberg"
+FORMATS = (DELTA, ICEBERG)
 
 TOPIC = "{topic}"
 """In a table's address: the name of the topic."""

@@ -28,6 +28,7 @@ class FromOffsets:
 
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
         partitions, offsets = places_of(rows)
+        # 0, so that rows of partitions that were added later stay.
         starts = np.zeros(int(partitions.max(initial=-1)) + 1, np.int64)
         for number, start in self.offsets.items():
             starts[number : number + 1] = start
@@ -70,7 +71,8 @@ class TypedKeys:
 
     def alike(self, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """(rows of the typed `column` that have one of the keys, rows that may have one)"""
-        values, rows = self.values, len(column)
+        values = self.values
+        rows = len(column)
         nulls = np.asarray(column.is_null())
         if values is None:
             equal = np.ones(rows, np.bool_)
@@ -79,7 +81,8 @@ class TypedKeys:
         else:
             column = recast(column, values.type)
             if pa.types.is_nested(values.type):  # of which Arrow compares no values
-                column, values = (pa.array(map(repr, array.to_pylist()), pa.string()) for array in (column, values))
+                column = _texts(column)
+                values = _texts(values)
             equal = np.asarray(pc.is_in(column, values)) & ~nulls
         undecoded = nulls & self.has_null
         if self.taken:
@@ -100,22 +103,23 @@ class OtherKeys:
     typed: TypedKeys | None = None
 
     def keeps(self, storage: Storage, rows: pa.Table) -> np.ndarray:
-        has, may_have = self._found(rows)
+        has, may_have = self._matches(rows)
         return np.asarray(~(has | may_have))
 
     def undecided(self, rows: pa.Table) -> np.ndarray:
         """The rows that may have one of the keys, though nobody knows."""
-        return self._found(rows)[1]
+        return self._matches(rows)[1]
 
-    def _found(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    def _matches(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         """(rows that have one of the keys, rows that may have one)"""
         column = _column(rows, KEY_BYTES if self.is_typed else "key", pa.binary())
-        has, may_have = self._named(places_of(rows)[0], column), np.zeros(rows.num_rows, np.bool_)
-        if self.typed is not None:
-            unknown = np.asarray(column.is_null())
-            alike, may_be_alike = self.typed.alike(_column(rows, "key", pa.null()))
-            has, may_have = has | (unknown & alike), unknown & may_be_alike
-        return has, may_have
+        has = self._named(places_of(rows)[0], column)
+        if self.typed is None:
+            return has, np.zeros(rows.num_rows, np.bool_)
+        # A row from before the table had the bytes of its keys: only its typed key can tell.
+        unknown = np.asarray(column.is_null())
+        alike, may_be_alike = self.typed.alike(_column(rows, "key", pa.null()))
+        return has | (unknown & alike), unknown & may_be_alike
 
     def _named(self, partitions: np.ndarray, column: pa.Array) -> np.ndarray:
         """The rows whose bytes are those of a key."""
@@ -138,6 +142,10 @@ def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
         return pa.nulls(rows.num_rows, kind)
     column = rows.column(name).combine_chunks()
     return column if pa.types.is_null(kind) else recast(column, kind)
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    return pa.array(map(repr, values.to_pylist()), pa.string())
 
 
 def places_of(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
