@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-MOST_NAMES = 47
-MOST_MEMBERS = 245
+MOST_NAMES = 44
+MOST_MEMBERS = 247
 
 MEMBERS = (
     (
@@ -131,14 +131,14 @@ MEMBERS = (
         "Segment",
         "Rows of the manifest",
         "CHUNK DELETING REMOVED SEALED at created_ms file_base_offset first_batch_max_timestamp_ms identity "
-        "is_full is_shared keys max_timestamp_ms name_offset new_stem of_table offset_shift records removed "
-        "removed_ms sidecars stem tombstones without",
+        "is_full is_shared max_timestamp_ms name_offset new_stem of_table offset_shift records removed removed_ms "
+        "sidecars stem tombstones",
     ),
     (
         "Partition",
         "Rows of the manifest",
         "first_dirty_offset last_stable_offset leader_epoch leader_epochs log_end_offset log_start_offset "
-        "producer_snapshot raised",
+        "producer_snapshot",
     ),
     (
         "TopicRow",
@@ -188,7 +188,7 @@ MEMBERS = (
     (
         "Erasure",
         "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
-        "OFFSETS added appends erasure_id rewritten",
+        "OFFSETS added appends erasure_id keys rewritten",
     ),
     (
         "Captured",
@@ -198,7 +198,12 @@ MEMBERS = (
     (
         "CapturedBatch",
         "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
-        "crc",
+        "crc without",
+    ),
+    (
+        "row_tables",
+        "Functions over Arrow tables of segments' rows",
+        "in_states raised with_column",
     ),
 )
 """(name, what its group is there for, members)"""

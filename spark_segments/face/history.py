@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
-from spark_segments.log import Manifest, Segment, Snapshot
+from spark_segments.log import Manifest, Snapshot, row_tables
 
 _FIGURES = ("records_in", "records_out", "bytes_in", "bytes_out")
 
@@ -94,5 +94,5 @@ def _figures(before: Snapshot | None, after: Snapshot | None, *, is_first: bool)
 
 def _totals(rows: pa.Table, others: pa.Table) -> tuple[int, int]:
     """(records, bytes) of the rows whose files are not among `others`."""
-    new = Segment.without(rows, others)
+    new = row_tables.without(rows, others)
     return pc.sum(new.column("records")).as_py() or 0, pc.sum(new.column("log_bytes")).as_py() or 0

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
-from spark_segments.log import CapturedBatch, Change, Hole, Manifest, Operation, Partition, Segment, Snapshot
+from spark_segments.log import (
+    CapturedBatch,
+    Change,
+    Hole,
+    Manifest,
+    Operation,
+    Partition,
+    Segment,
+    Snapshot,
+    row_tables,
+)
 
 _MISSING_THERE = "the source has no segment of them"
 """The reason of a hole."""
@@ -80,7 +90,7 @@ class Landing:
         done = self.manifest.commit(plan)
         if done.change is not None:
             self.holes += [hole for partition in landed for hole in partition.holes]
-            for row in Partition.of_table(Partition.raised(done.change.partitions)):
+            for row in Partition.of_table(row_tables.raised(done.change.partitions)):
                 self.first_dirty_offsets[row.partition] = row.first_dirty_offset
 
     def _landed(

@@ -27,13 +27,10 @@ from spark_segments.lazy_names import imported_name
 if TYPE_CHECKING:
     from spark_segments.log.description import describe as describe
     from spark_segments.log.directory import LogDirectory as LogDirectory
+    from spark_segments.log.manifest import row_tables as row_tables
     from spark_segments.log.manifest.manifest import Manifest as Manifest
-    from spark_segments.log.manifest.rows import in_states as in_states
-    from spark_segments.log.manifest.rows import removed_rows as removed_rows
-    from spark_segments.log.manifest.rows import with_column as with_column
     from spark_segments.log.manifest.state.snapshot import Snapshot as Snapshot
     from spark_segments.log.manifest.state.snapshot import StandIns as StandIns
-    from spark_segments.log.manifest.state.snapshot import live_rows as live_rows
     from spark_segments.log.manifest.state.topic_log import TableState as TableState
     from spark_segments.log.reading.latest import LatestPart as LatestPart
     from spark_segments.log.reading.plan import ScanPart as ScanPart

@@ -32,11 +32,8 @@ from spark_segments.log import (
     TableState,
     TopicRow,
     Transaction,
-    in_states,
-    live_rows,
-    removed_rows,
+    row_tables,
     states_of_copy,
-    with_column,
 )
 from spark_segments.replicas.leader import LeaderVersion, are_alike
 from spark_segments.replicas.role import Role, SourceVersion, role_of
@@ -94,9 +91,9 @@ class FollowerVersion:
         """
         live, rows = _live_rows(leader.snapshot, partitions), _all_rows(self, partitions)
         usable = _as_at_leader(_usable(rows), live)
-        missing = Segment.without(live, usable)
+        missing = row_tables.without(live, usable)
         paths = missing.column("path")
-        deleting = in_states(rows, Segment.DELETING).column("path")
+        deleting = row_tables.in_states(rows, Segment.DELETING).column("path")
         used = pc.is_in(paths, origins(deleting, live.column("path")).combine_chunks())
         if self.has_led(leader.snapshot):
             return missing, set(paths.to_pylist())
@@ -119,26 +116,26 @@ class FollowerVersion:
         live, rows = _live_rows(version, among), _all_rows(self, among)
         here = _usable(rows)
         usable = _as_at_leader(here, live)
-        index = pc.index_in(Segment.keys(live), Segment.keys(usable).combine_chunks()).combine_chunks()
+        index = pc.index_in(row_tables.keys(live), row_tables.keys(usable).combine_chunks()).combine_chunks()
         missing = pc.is_null(index)
         known = live.filter(pc.invert(missing))
         there = here.take(index.drop_null())
-        moved = with_column(known, "path", there.column("path"))
+        moved = row_tables.with_column(known, "path", there.column("path"))
         changed = pc.invert(are_alike(moved, there))
-        gone = pc.invert(pc.is_in(Segment.keys(usable), Segment.keys(live).combine_chunks()))
-        leaving = live_rows(here.filter(gone))
+        gone = pc.invert(pc.is_in(row_tables.keys(usable), row_tables.keys(live).combine_chunks()))
+        leaving = row_tables.live(here.filter(gone))
         added = live.filter(missing)
         copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
-        added = with_column(added, "path", copied)
+        added = row_tables.with_column(added, "path", copied)
         fresh = before is None or _is_made_anew(version, before)
         new_erasures, erasures = _erasures(version, None if fresh else before)
-        removed = removed_rows(leaving, now_ms)
+        removed = row_tables.removed(leaving, now_ms)
         if new_erasures:
-            out = pa.concat_tables([removed, in_states(here, Segment.REMOVED)])
+            out = pa.concat_tables([removed, row_tables.in_states(here, Segment.REMOVED)])
             by_history = any(erasure.history for erasure in new_erasures)
             removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
         replaced = pa.concat_tables([moved.filter(changed), removed])
-        after = [Segment.without(live_rows(here), replaced), live_rows(replaced), added]
+        after = [row_tables.without(row_tables.live(here), replaced), row_tables.live(replaced), added]
         Change.check_mirrored(version, live, pa.concat_tables(after))
         partitions = version.partitions
         if before is not None and not fresh:
@@ -197,7 +194,7 @@ class FollowerVersion:
 def deletes_files(change: Change) -> bool:
     """Whether the change of a plan deletes files that must not wait for a reader."""
     assert isinstance(change.replace, pa.Table), "as the plan makes it"
-    return bool(in_states(change.replace, Segment.DELETING).num_rows)
+    return bool(row_tables.in_states(change.replace, Segment.DELETING).num_rows)
 
 
 def _role(leader: LeaderVersion, follower: FollowerVersion) -> Role:
@@ -228,8 +225,8 @@ def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by
     with this commit, what it has no row of; of the others that only for an erasure `by_history`, since the leader's
     vacuum may have been the quicker one in any case.
     """
-    keys = Segment.keys(_as_at_leader(out, leader_rows))
-    index = pc.index_in(keys, Segment.keys(leader_rows).combine_chunks()).combine_chunks()
+    keys = row_tables.keys(_as_at_leader(out, leader_rows))
+    index = pc.index_in(keys, row_tables.keys(leader_rows).combine_chunks()).combine_chunks()
     there = leader_rows.take(index)
     removed_ms = pc.min_element_wise(out.column("removed_ms"), there.column("removed_ms"))
     lost = pc.is_null(index)
@@ -237,7 +234,7 @@ def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by
         lost = pc.and_(lost, pa.array(np.arange(out.num_rows) < leaving))
     deleting = pc.or_(lost, pc.fill_null(pc.equal(there.column("state"), Segment.DELETING), False))
     states = pc.if_else(deleting, Segment.DELETING, out.column("state"))
-    return with_column(with_column(out, "removed_ms", removed_ms), "state", states)
+    return row_tables.with_column(row_tables.with_column(out, "removed_ms", removed_ms), "state", states)
 
 
 def _is_made_anew(leader: Snapshot, follower: Snapshot) -> bool:
@@ -246,7 +243,7 @@ def _is_made_anew(leader: Snapshot, follower: Snapshot) -> bool:
 
 
 def _live_rows(snapshot: Snapshot, partitions: set[int] | None) -> pa.Table:
-    return snapshot.live if partitions is None else live_rows(snapshot.load_segments(partitions))
+    return snapshot.live if partitions is None else row_tables.live(snapshot.load_segments(partitions))
 
 
 def _all_rows(follower: FollowerVersion, partitions: set[int] | None) -> pa.Table:
@@ -257,10 +254,10 @@ def _all_rows(follower: FollowerVersion, partitions: set[int] | None) -> pa.Tabl
 
 def _usable(rows: pa.Table) -> pa.Table:
     """The follower's rows that can be in its log: all but the rows whose files vacuum deletes. Live rows come first."""
-    in_log = live_rows(rows)
+    in_log = row_tables.live(rows)
     if in_log.num_rows == rows.num_rows:
         return rows
-    return pa.concat_tables([in_log, in_states(rows, Segment.REMOVED)]).combine_chunks()
+    return pa.concat_tables([in_log, row_tables.in_states(rows, Segment.REMOVED)]).combine_chunks()
 
 
 def origins(paths: pa.ChunkedArray, leader_paths: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -271,7 +268,7 @@ def origins(paths: pa.ChunkedArray, leader_paths: pa.ChunkedArray) -> pa.Chunked
 
 def _as_at_leader(rows: pa.Table, leader_rows: pa.Table) -> pa.Table:
     """The rows with the path that each file has at the leader."""
-    return with_column(rows, "path", origins(rows.column("path"), leader_rows.column("path")))
+    return row_tables.with_column(rows, "path", origins(rows.column("path"), leader_rows.column("path")))
 
 
 def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError, LogDirError
-from spark_segments.log import Manifest, Operation, Segment, Snapshot, TableState, Transaction, live_rows
+from spark_segments.log import Manifest, Operation, Snapshot, TableState, Transaction, row_tables
 from spark_segments.replicas.role import role_of
 
 BEGAN_ANEW = -1
@@ -108,7 +108,7 @@ class Leader:
         Only such a file can be brought back: a restore takes rows that vacuum has not dropped. All paths where nobody
         knows what was in the manifest. `among`: the only partitions that are looked at, None for all.
         """
-        live = after.live if among is None else live_rows(after.load_segments(among))
+        live = after.live if among is None else row_tables.live(after.load_segments(among))
         paths = set(live.column("path").to_pylist())
         if before < 0:
             return frozenset(paths)
@@ -162,10 +162,10 @@ class Leader:
 
 def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
     """The numbers of the partitions that have other segment rows in `after` than in `before`."""
-    index = pc.index_in(Segment.keys(after), Segment.keys(before).combine_chunks()).combine_chunks()
+    index = pc.index_in(row_tables.keys(after), row_tables.keys(before).combine_chunks()).combine_chunks()
     known = after.filter(pc.is_valid(index))
     changed = known.filter(pc.invert(are_alike(known, before.take(index.drop_null()))))
-    parts = (changed, Segment.without(before, after), after.filter(pc.is_null(index)))
+    parts = (changed, row_tables.without(before, after), after.filter(pc.is_null(index)))
     return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments.errors import MissingFileError, SegmentsError
 from spark_segments.format.file_names import LOG_SUFFIX
-from spark_segments.log import Findings, LogDirectory, Manifest, Snapshot, live_rows
+from spark_segments.log import Findings, LogDirectory, Manifest, Snapshot, row_tables
 from spark_segments.signed_lists.checksum_list import ChecksumList, partitions_of
 from spark_segments.signed_lists.file_checksum import FileChecksum, checksums_of
 from spark_segments.storage import Storage
@@ -87,7 +87,7 @@ def compare(
         comparison.findings.append(findings)
         try:
             snapshot = log.snapshot(name)
-            rows = live_rows(snapshot.segments)
+            rows = row_tables.live(snapshot.segments)
         except SegmentsError as error:
             findings.add("A topic of the list of checksums cannot be read", expected=facts["topic_id"], found=error)
             continue

@@ -6,7 +6,8 @@ import dataclasses
 
 import pyarrow as pa
 
-from spark_segments.log.manifest.rows import PARTITION_SCHEMA, removed_rows
+from spark_segments.log.manifest import row_tables
+from spark_segments.log.manifest.rows import PARTITION_SCHEMA
 from spark_segments.log.manifest.schemas import TABLE_SCHEMA
 from verification.world.manifest_rows import SEGMENT_SCHEMA, Partition, Segment, TopicRow, topic_of, topic_table
 
@@ -64,8 +65,8 @@ def test_a_topic_survives_a_round_trip_and_hides_its_own_keys():
 
 def test_a_whole_table_leaves_the_log_at_once():
     table = Segment.table([CHUNK, CHUNK.at(10)])
-    assert Segment.of_table(removed_rows(table, 7)) == [CHUNK.removed(7), CHUNK.at(10).removed(7)]
-    assert removed_rows(table, 7).schema == SEGMENT_SCHEMA
+    assert Segment.of_table(row_tables.removed(table, 7)) == [CHUNK.removed(7), CHUNK.at(10).removed(7)]
+    assert row_tables.removed(table, 7).schema == SEGMENT_SCHEMA
 
 
 def test_no_rows_keep_the_schema():
@@ -106,7 +107,9 @@ def test_a_row_is_told_from_all_others_by_path_partition_and_position():
         dataclasses.replace(SHARED, byte_position=0),
         dataclasses.replace(SHARED, partition=34, byte_position=0),
     ]
-    assert len({row.identity for row in rows}) == len(set(Segment.keys(Segment.table(rows)).to_pylist())) == len(rows)
-    keys = Segment.keys(Segment.table(rows)).to_pylist()
-    assert [Segment.keys(Segment.table([row])).to_pylist() for row in rows] == [[key] for key in keys]
+    assert (
+        len({row.identity for row in rows}) == len(set(row_tables.keys(Segment.table(rows)).to_pylist())) == len(rows)
+    )
+    keys = row_tables.keys(Segment.table(rows)).to_pylist()
+    assert [row_tables.keys(Segment.table([row])).to_pylist() for row in rows] == [[key] for key in keys]
     assert (CHUNK.is_shared, SHARED.is_shared, CHUNK.identity) == (False, True, (CHUNK.path, 3, 0))

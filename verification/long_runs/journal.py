@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_segments import LogDir
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import ChangeWriter
 from spark_segments.log.manifest.files.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.storage.delta import commit_info, paths_of
 from verification.world.manifest_rows import Change, Snapshot
@@ -81,7 +82,7 @@ class Journal:
 
 def _effects(snapshot: Snapshot, change: Change) -> dict[str, Any]:
     """What a change says of itself: the model checks it, or follows where a job chooses how far it goes."""
-    moved = Partition.raised(change.partitions).to_pylist()
+    moved = row_tables.raised(change.partitions).to_pylist()
     names = ("log_start_offset", "log_end_offset", "first_dirty_offset")
     found: dict[str, Any] = {"partitions": {row["partition"]: [row[name] for name in names] for row in moved}}
     if change.config is not None:

@@ -530,9 +530,9 @@ MUTANTS = (
         "maintenance/removal/vacuum.py",
         "    done = _despite_others(claim)\n"
         "    rows = seen[0] if done.change is None else _latest_rows(manifest)[1]\n"
-        "    return in_log_order(in_states(rows, Segment.DELETING)), rows\n",
+        "    return row_tables.in_log_order(row_tables.in_states(rows, Segment.DELETING)), rows\n",
         "    latest, rows = _latest_rows(manifest)\n"
-        "    return in_log_order(_expired(job, latest.snapshot, rows)), rows\n",
+        "    return row_tables.in_log_order(_expired(job, latest.snapshot, rows)), rows\n",
         "tests/maintenance/test_vacuum.py::test_a_crash_leaves_rows_that_say_what_is_to_be_done",
     ),
     Mutant(
@@ -788,7 +788,7 @@ MUTANTS = (
     Mutant(
         "import",
         "an empty segment comes behind the one that begins there",
-        "log/manifest/state/snapshot.py",
+        "log/manifest/row_tables.py",
         "np.lexsort((following, base, partition))",
         "np.lexsort((-following, base, partition))",
         "tests/log/manifest/test_snapshots.py::test_rows_in_any_order_come_in_the_order_of_the_log",
@@ -845,7 +845,7 @@ MUTANTS = (
         "mirror",
         "what the leader removed stays",
         "replicas/follower.py",
-        "    leaving = live_rows(here.filter(gone))\n",
+        "    leaving = row_tables.live(here.filter(gone))\n",
         "    leaving = here.slice(0, 0)\n",
         "tests/maintenance/mirroring/test_mirror.py::test_at_every_commit_the_follower_is_a_past_state_of_the_leader",
     ),

@@ -18,8 +18,9 @@ from spark_segments.log.appending.offset_assignment import commit_append
 from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.files import row_files
 from spark_segments.log.manifest.manifest import Manifest
+from spark_segments.log.manifest.row_tables import in_log_order
 from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment
-from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot, in_log_order
+from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow, topic_of, topic_table
 from spark_segments.log.manifest.transaction import Transaction
 from verification.world.small_limits import small_limits

@@ -25,6 +25,7 @@ from spark_segments.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit.committing import Commit, Committing, Plan, Turn
 from spark_segments.log.manifest.commit.swap import RowSwap, live_by_identity, not_as_read, swapped
@@ -34,7 +35,7 @@ from spark_segments.log.manifest.files.delta.delta_log import TRUSTED_SECONDS, D
 from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.recovery.loss import LostManifest
-from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.state.removals import operations_out_of_log
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import CommitFacts, TableState, TopicLog, record_forced_deletion
@@ -235,7 +236,7 @@ class Manifest:
         def plan(snapshot: Snapshot) -> Change:
             now_ms = self.storage.now_ms()
             topic = dataclasses.replace(snapshot.topic_row, deleted_ms=now_ms)
-            return Change(Operation.DELETE, replace=removed_rows(snapshot.live, now_ms), topic=topic)
+            return Change(Operation.DELETE, replace=row_tables.removed(snapshot.live, now_ms), topic=topic)
 
         return self.commit(plan)
 

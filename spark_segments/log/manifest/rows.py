@@ -248,25 +248,8 @@ class Segment:
         )
 
     def removed(self, removed_ms: int) -> Segment:
-        """The row once the file has left the log. `removed_ms`: see `removed_rows`."""
+        """The row once the file has left the log. `removed_ms`: see `row_tables.removed`."""
         return dataclasses.replace(self, state=Segment.REMOVED, removed_ms=removed_ms)
-
-    @staticmethod
-    def keys(segments: pa.Table) -> pa.ChunkedArray:
-        """string[rows]: the identity of each row, comparable between tables.
-
-        It is the path where the file has a single row, so that large topics without shared objects pay nothing for it.
-        """
-        shared, paths = pc.is_valid(segments.column("index_position")), segments.column("path")
-        if not pc.any(shared).as_py():
-            return paths
-        numbers = (segments.column(name).cast(pa.string()) for name in ("partition", "position"))
-        return pc.if_else(shared, pc.binary_join_element_wise(paths, *numbers, "\n"), paths)
-
-    @staticmethod
-    def without(segments: pa.Table, others: pa.Table) -> pa.Table:
-        """The rows whose identity no row of `others` has."""
-        return segments.filter(pc.invert(pc.is_in(Segment.keys(segments), Segment.keys(others).combine_chunks())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,43 +282,9 @@ class Partition:
         """Rows of PARTITION_SCHEMA in the order given."""
         return _table(list(partitions), Partition, PARTITION_SCHEMA)
 
-    @staticmethod
-    def raised(rows: Iterable[Partition] | pa.Table) -> pa.Table:
-        """Partition rows for the manifest: first dirty and last stable offset are raised to the log start at least.
-
-        An open transaction that began below the log start holds the last stable offset at the log start, not below
-        (Kafka's UnifiedLog.maybeIncrementFirstUnstableOffset).
-        """
-        table = rows.cast(PARTITION_SCHEMA) if isinstance(rows, pa.Table) else Partition.table(rows)
-        for name in ("first_dirty_offset", "last_stable_offset"):
-            table = with_column(table, name, pc.max_element_wise(table.column(name), table.column("log_start_offset")))
-        return table
-
 
 OUT_OF_LOG = (Segment.REMOVED, Segment.DELETING)
 STATES = (Segment.CHUNK, Segment.SEALED, *OUT_OF_LOG)
-
-
-def in_states(rows: pa.Table, *states: str) -> pa.Table:
-    """The rows of segments that are in one of these states."""
-    return rows.filter(pc.is_in(rows.column("state"), pa.array(states, pa.string())))
-
-
-def removed_rows(segments: pa.Table, removed_ms: int) -> pa.Table:
-    """The same rows once they have left the log.
-
-    `removed_ms` is the store's clock at the commit, read again for each try. The clock that a job plans by (`now_ms`)
-    may lie in the past, and then readers would have no file.delete.delay.ms left.
-    """
-    for name, value in {"state": Segment.REMOVED, "removed_ms": removed_ms}.items():
-        segments = with_column(segments, name, pa.repeat(value, segments.num_rows))
-    return segments
-
-
-def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """The rows with other values in a column."""
-    at = rows.schema.get_field_index(name)
-    return rows.set_column(at, rows.schema.field(at), values)
 
 
 def _epoch_pairs(entries: list[dict[str, int]] | None) -> tuple[tuple[int, int], ...]:

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from spark_segments.config import topic_config
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
-from spark_segments.log.manifest.state.snapshot import in_log_order
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.maintenance.erasure.search import search, unnamed_runs
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
@@ -99,8 +99,8 @@ def key_account(
     config = topic_config(snapshot.config, log.defaults)
     store_ms = log.storage.now_ms() if not log.is_kafka else snapshot.committed_ms
     now_ms = store_ms if now_ms is None else now_ms
-    rows = in_log_order(all_rows(snapshot))
-    removed = in_states(rows, *OUT_OF_LOG)
+    rows = row_tables.in_log_order(all_rows(snapshot))
+    removed = row_tables.in_states(rows, *OUT_OF_LOG)
     deleted_ms = np.maximum(vacuum_moments(removed, config, deleted_topics(log, snapshot)), now_ms).tolist()
     moments: dict[str, int] = defaultdict(int)  # by path: the last row of a shared object lets its file go
     for path, moment in zip(removed.column("path").to_pylist(), deleted_ms, strict=True):

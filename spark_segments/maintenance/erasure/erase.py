@@ -22,10 +22,11 @@ from spark_segments.extensions import observed_job
 from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.eras import Eras
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import ErasedTombstones, Erasure
 from spark_segments.log.manifest.topic_row import TopicRow
@@ -173,7 +174,7 @@ class _Erasure:
         self._search(live)
         objects = {segment.path for segment in live if segment.is_shared}
         rows = all_rows(snapshot)
-        out = Segment.of_table(in_states(rows, *OUT_OF_LOG))
+        out = Segment.of_table(row_tables.in_states(rows, *OUT_OF_LOG))
         gone = [segment for segment in out if segment.path in objects]
         holding = [segment for segment in live if self._has_any(segment)]
         emptied = {segment.path for segment in holding if segment.is_shared}
@@ -334,7 +335,7 @@ def _row_with_tombstones(snapshot: Snapshot, appended: Change) -> TopicRow:
 
 def _waiting(snapshot: Snapshot) -> pa.Table:
     """Removed rows that no vacuum has begun to delete, also rows of deleted topics of this name."""
-    return in_states(all_rows(snapshot), Segment.REMOVED)
+    return row_tables.in_states(all_rows(snapshot), Segment.REMOVED)
 
 
 def _rewritten(done: Iterable[RewrittenGroup]) -> dict[int, list[tuple[int, int]]]:

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from spark_segments.config import TopicConfig, server_config, topic_config
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, in_states
+from spark_segments.log.manifest import row_tables
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment
 from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.state.states import Hole
 from spark_segments.maintenance.explanation.record_explanation import (
@@ -125,7 +126,7 @@ def _explained(snapshot: Snapshot, config: TopicConfig, explanation: Explanation
         return dataclasses.replace(explanation, state=RecordState.GONE)
     # All partitions stay, because the plans know them by their places, but only this partition has rows.
     of_partition = dataclasses.replace(snapshot, source=SegmentRows(snapshot.load_segments({explanation.partition})))
-    removed = _that_have(in_states(of_partition.segments, *OUT_OF_LOG), offset)
+    removed = _that_have(row_tables.in_states(of_partition.segments, *OUT_OF_LOG), offset)
     moments = vacuum_moments(removed, config)
     freed_ms = max(now_ms, int(moments.max(initial=0)))
     if _that_have(of_partition.live, offset).num_rows:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import Segment, in_states
+from spark_segments.log.manifest import row_tables
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, later, vacuum_moments
@@ -133,7 +134,7 @@ def object_deleted(snapshot: Snapshot, config: TopicConfig, path: str, now_ms: i
 def _copied_ms(snapshot: Snapshot, config: TopicConfig, run: Segment, now_ms: int) -> int:
     """The latest moment at which a roll is due to copy a live run."""
     active = snapshot.live_table(run.partition)
-    active = in_states(active, Segment.CHUNK)
+    active = row_tables.in_states(active, Segment.CHUNK)
     row = active.column("base_offset").to_pylist().index(run.base_offset)
     return max(forecast_roll(active, row, RollRules.of(snapshot.topic_id, config), now_ms).due_ms, now_ms)
 

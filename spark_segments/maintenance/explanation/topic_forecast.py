@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
-from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment, in_states, with_column
+from spark_segments.log.manifest import row_tables
+from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import ErasedTombstones
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
@@ -76,7 +77,7 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     rules, numbers = RollRules.of(snapshot.topic_id, config), live.of_partitions("partition")
     emptied = numbers[emptied_partitions(rows, starts, config, now_ms)]
     rolls = plan_roll(snapshot.live, rules, now_ms, emptied).partitions  # the jitter goes by the partition's number
-    removed = _by_row(in_states(snapshot.segments, *OUT_OF_LOG), partitions)
+    removed = _by_row(row_tables.in_states(snapshot.segments, *OUT_OF_LOG), partitions)
     gone_owner = removed.column("partition").to_numpy()
     erased = ErasedTombstones.of(snapshot.states)
     candidates = plan_compaction(rows, partitions, config, now_ms, erased=erased) if config.compact else []
@@ -101,7 +102,9 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
 
 def _by_row(segments: pa.Table, partitions: pa.Table) -> pa.Table:
     """The segment rows, with the row of their partition in `partitions` in place of its number."""
-    return with_column(segments, "partition", pc.index_in(segments.column("partition"), partitions.column("partition")))
+    return row_tables.with_column(
+        segments, "partition", pc.index_in(segments.column("partition"), partitions.column("partition"))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from spark_segments.errors import (
 )
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import Change, check
 from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, made_versions
 from spark_segments.log.manifest.files.delta.actions import REBUILD, CommitNote
@@ -37,17 +38,10 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.recovery.loss import lost_commits
 from spark_segments.log.manifest.recovery.playback import KnownTopic, known_topic
 from spark_segments.log.manifest.role import FOLLOWER
-from spark_segments.log.manifest.rows import (
-    OUT_OF_LOG,
-    PARTITION_SCHEMA,
-    SEGMENT_SCHEMA,
-    Segment,
-    in_states,
-    with_column,
-)
+from spark_segments.log.manifest.rows import OUT_OF_LOG, PARTITION_SCHEMA, SEGMENT_SCHEMA, Segment
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
 from spark_segments.log.manifest.state.recovery_copy import list_copies, write_recovery_copy
-from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot, in_log_order, live_rows
+from spark_segments.log.manifest.state.snapshot import SegmentRows, Snapshot
 from spark_segments.log.manifest.state.topic_log import delta_transactions
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import transactions_table
@@ -106,11 +100,11 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
 def _commit(log: LogDirectory, manifest: Manifest, facts: KnownTopic, topic_id: str, version: int) -> None:
     snapshot = facts.snapshot
     rows = snapshot.source.read(None)
-    live, removed = live_rows(rows), in_states(rows, *OUT_OF_LOG)
+    live, removed = row_tables.live(rows), row_tables.in_states(rows, *OUT_OF_LOG)
     topic, partitions = snapshot.topic_row, snapshot.partitions
     if topic_id != snapshot.topic_id:
-        live = with_column(live, "topic_id", pa.repeat(topic_id, live.num_rows))
-        partitions = with_column(partitions, "topic_id", pa.repeat(topic_id, partitions.num_rows))
+        live = row_tables.with_column(live, "topic_id", pa.repeat(topic_id, live.num_rows))
+        partitions = row_tables.with_column(partitions, "topic_id", pa.repeat(topic_id, partitions.num_rows))
         topic = _under_a_new_id(topic, topic_id, removed)
     none = SEGMENT_SCHEMA.empty_table()
     nothing = Snapshot(snapshot.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), SegmentRows(none))
@@ -119,7 +113,7 @@ def _commit(log: LogDirectory, manifest: Manifest, facts: KnownTopic, topic_id: 
     tables = {
         TOPIC_KIND: topic_table(topic),
         PARTITION_KIND: partitions,
-        SEGMENT_KIND: in_log_order(pa.concat_tables([live, removed])),
+        SEGMENT_KIND: row_tables.in_log_order(pa.concat_tables([live, removed])),
         TRANSACTION_KIND: transactions_table(topic_id, last, log.storage.now_ms()),
     }
     encoded = [file for kind, table in tables.items() for file in store.encode_all(kind, table)]

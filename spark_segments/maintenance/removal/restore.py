@@ -25,10 +25,11 @@ from spark_segments.format.batches import scan_batches
 from spark_segments.format.single_batch import empty_batches
 from spark_segments.log.appending.appender import NO_LEADER_EPOCH
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Partition, Segment, removed_rows
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Erasure
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
@@ -161,12 +162,12 @@ class _Restore:
         """The commit of the restore."""
         plan = self.plan(current)
         self.plans.append(plan)
-        leaving = Segment.without(current.live, plan.rows)
+        leaving = row_tables.without(current.live, plan.rows)
         transactions = plan.transactions
         return Change(
             Operation.RESTORE,
             add=self._fillers.after(plan.rows, current),
-            replace=pa.concat_tables([plan.returning, removed_rows(leaving, self._job.storage.now_ms())]),
+            replace=pa.concat_tables([plan.returning, row_tables.removed(leaving, self._job.storage.now_ms())]),
             partitions=plan.partitions,
             topic=None if current.deleted_ms is None else dataclasses.replace(current.topic_row, deleted_ms=None),
             transactions=[*transactions.again, *(transactions.forgotten if self._forget_transactions else ())],
@@ -245,7 +246,7 @@ class _Fillers:
 
 def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
     existing = current.segments.filter(pc.not_equal(current.segments.column("state"), Segment.DELETING))
-    gone = Segment.without(rows, existing).column("path")
+    gone = row_tables.without(rows, existing).column("path")
     if len(gone):
         raise LogDirError(
             f"Version {version} of {current.topic} cannot be restored: vacuum has deleted {len(gone)} of its files",
@@ -256,7 +257,7 @@ def _check_files(current: Snapshot, rows: pa.Table, version: int) -> None:
 
 def _as_they_are(current: Snapshot, rows: pa.Table) -> pa.Array:
     """bool[rows]: which rows are in the log now, with the same offsets and state."""
-    index = pc.index_in(Segment.keys(rows), Segment.keys(current.live))
+    index = pc.index_in(row_tables.keys(rows), row_tables.keys(current.live))
     current_rows = current.live.take(index)
     same = functools.reduce(pc.and_, (pc.equal(current_rows.column(name), rows.column(name)) for name in _ROW))
     return pc.fill_null(same, False)

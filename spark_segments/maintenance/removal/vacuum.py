@@ -32,22 +32,15 @@ from spark_segments.format.file_names import (
 )
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit.committing import Commit
 from spark_segments.log.manifest.commit.upkeep import DroppedVersions
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import (
-    OUT_OF_LOG,
-    SEGMENT_SCHEMA,
-    Segment,
-    in_states,
-    normal_paths,
-    shared_directory,
-    with_column,
-)
+from spark_segments.log.manifest.rows import OUT_OF_LOG, SEGMENT_SCHEMA, Segment, normal_paths, shared_directory
 from spark_segments.log.manifest.state.recovery_copy import drop_recovery_copies
-from spark_segments.log.manifest.state.snapshot import Snapshot, in_log_order
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import TableState, forced_files
 from spark_segments.log.report import Report
 from spark_segments.maintenance.job import Job, Result, Task
@@ -141,7 +134,7 @@ def expired_rows(
 
     `deleted_topics`: by topic id, the configuration of deleted topics. Rows of all other topics go by `config`.
     """
-    removed = in_states(rows, *OUT_OF_LOG)
+    removed = row_tables.in_states(rows, *OUT_OF_LOG)
     removed_ms = removed.column("removed_ms")
     delay = pa.scalar(config.file_delete_delay_ms, pa.int64())
     for topic_id, its_config in (deleted_topics or {}).items():
@@ -156,7 +149,7 @@ def expired_rows(
 
 def claimed_rows(rows: pa.Table) -> pa.Table:
     """Removed rows, marked so that no restore takes them back and the next vacuum deletes their files."""
-    return with_column(rows, "state", pa.repeat(Segment.DELETING, rows.num_rows))
+    return row_tables.with_column(rows, "state", pa.repeat(Segment.DELETING, rows.num_rows))
 
 
 @observed_job("vacuum")
@@ -324,17 +317,17 @@ def _claim(job: Job, manifest: Manifest, latest: tuple[TableState, pa.Table]) ->
 
     done = _despite_others(claim)
     rows = seen[0] if done.change is None else _latest_rows(manifest)[1]
-    return in_log_order(in_states(rows, Segment.DELETING)), rows
+    return row_tables.in_log_order(row_tables.in_states(rows, Segment.DELETING)), rows
 
 
 def _drop(manifest: Manifest, rows: pa.Table) -> None:
     """Drops the rows of files that are gone from the manifest. Another vacuum may have done so already."""
     partitions = pc.unique(rows.column("partition")).to_pylist()
-    keys = Segment.keys(rows).combine_chunks()
+    keys = row_tables.keys(rows).combine_chunks()
 
     def change(current: Snapshot) -> Change | None:
         rows = current.source.read(partitions)
-        rows = rows.filter(pc.is_in(Segment.keys(rows), keys))
+        rows = rows.filter(pc.is_in(row_tables.keys(rows), keys))
         return Change(Operation.VACUUM, drop=rows) if rows.num_rows else None
 
     _despite_others(lambda: manifest.commit(change, deleted=True))

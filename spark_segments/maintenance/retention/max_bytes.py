@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.log.manifest.state.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest import row_tables
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.plan import (
     MAX_BYTES,
@@ -197,7 +198,7 @@ def _planned_topic(job: Job, snapshot: Snapshot, plan: MaxBytesPlan, min_retenti
     """The sizes of a topic, noted in the plan with what leaves it by its own rules. None: it cannot be read."""
     try:
         # Not `snapshot.live`, which would keep the rows of all topics in memory at the same time.
-        live = live_rows(snapshot.load_segments())
+        live = row_tables.live(snapshot.load_segments())
         live_bytes = int(file_bytes(live).sum())
         plan.waiting_bytes += _all_bytes(snapshot) - live_bytes
     except SegmentsError:  # retention meets the same error and reports it

@@ -16,9 +16,9 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.extensions import observed_job
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Segment, removed_rows, with_column
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.maintenance.job import Job
@@ -134,8 +134,8 @@ def _as_retained(job: Job, snapshot: Snapshot, expired: Expired) -> Snapshot:
     by_age = expired.reason == REASONS.index(RETENTION_MS)
     due_ms = np.minimum(newest_ms(rows)[by_age] + job.config(snapshot).retention_ms + 1, job.now_ms)
     left_ms[by_age] = np.maximum(left_ms[by_age], due_ms)
-    gone = with_column(removed_rows(rows, 0), "removed_ms", pa.array(left_ms))
-    return snapshot.holding(pa.concat_tables([Segment.without(snapshot.segments, rows), gone]))
+    gone = row_tables.with_column(row_tables.removed(rows, 0), "removed_ms", pa.array(left_ms))
+    return snapshot.holding(pa.concat_tables([row_tables.without(snapshot.segments, rows), gone]))
 
 
 def _expired(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> Expired:
@@ -166,8 +166,8 @@ def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | N
     np.maximum.at(starts, owner, rows.column("next_offset").to_numpy())
     changed = np.unique(owner)
     moved = snapshot.partitions.take(changed)
-    moved = with_column(moved, "log_start_offset", pa.array(starts[changed]))
-    return Change(Operation.RETAIN, replace=removed_rows(rows, removed_ms), partitions=moved)
+    moved = row_tables.with_column(moved, "log_start_offset", pa.array(starts[changed]))
+    return Change(Operation.RETAIN, replace=row_tables.removed(rows, removed_ms), partitions=moved)
 
 
 def _lines(snapshot: Snapshot, expired: Expired, now_ms: int) -> Iterator[dict[str, Any]]:

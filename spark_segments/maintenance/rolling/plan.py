@@ -19,7 +19,8 @@ from spark_segments.format.layout import BATCH_OVERHEAD
 from spark_segments.format.rolling import segment_jitter_ms
 from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from spark_segments.log.manifest.rows import Segment, in_states
+from spark_segments.log.manifest import row_tables
+from spark_segments.log.manifest.rows import Segment
 from spark_segments.maintenance.retention.plan import partition_runs
 
 SEGMENT_BYTES = "segment.bytes"
@@ -145,7 +146,7 @@ def plan_roll(
     `emptied`: the partitions of which all has expired, the active segment too (`emptied_partitions`). Retention takes
     sealed segments alone. So the active segment is rolled first, as a broker does it before it deletes the last one.
     """
-    chunks = in_states(live, Segment.CHUNK).combine_chunks()
+    chunks = row_tables.in_states(live, Segment.CHUNK).combine_chunks()
     if chunks.num_rows == 0:
         return RollPlan(chunks, [])
     active = _ActiveSegments.of(chunks)

@@ -18,6 +18,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.execution import in_bins, task_slots, try_tasks
 from spark_segments.extensions import observed_job
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
@@ -204,7 +205,7 @@ def _as_rolled(job: Job, wave: _Wave) -> Snapshot:
     """The topic as a roll of the wave would leave it."""
     rolled = _segments_of_wave(job, wave)
     replaced = Segment.table(itertools.chain.from_iterable(done.replaced_chunks for done in rolled))
-    kept = Segment.without(wave.snapshot.segments, replaced)
+    kept = row_tables.without(wave.snapshot.segments, replaced)
     new = Segment.table(planned.expected for done in rolled for planned in done.planned)
     return wave.snapshot.holding(pa.concat_tables([kept, new]))
 

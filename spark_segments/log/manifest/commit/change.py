@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.kept_offsets import check_kept_offsets
 from spark_segments.log.manifest.files.row_files import (
     ROWS_A_FILE,
@@ -36,7 +37,7 @@ from spark_segments.log.manifest.rows import (
     path_rule,
 )
 from spark_segments.log.manifest.schemas import PARTITION_KIND, SEGMENT_KIND, TOPIC_KIND, TRANSACTION_KIND
-from spark_segments.log.manifest.state.snapshot import Snapshot, in_log_order, live_rows
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.topic_row import TopicRow, topic_table
 from spark_segments.log.manifest.transaction import KEY_PREFIX, Transaction, transactions_table
 from spark_segments.quantities import wall_ms
@@ -111,7 +112,7 @@ class ChangeWriter:
         `keys_from_ms`: idempotency keys from before are forgotten, where the rows of transactions are written anyway.
         """
         add, replace, drop = (segment_rows(rows) for rows in (change.add, change.replace, change.drop))
-        partitions = Partition.raised(change.partitions)
+        partitions = row_tables.raised(change.partitions)
         check(snapshot, change, add, replace, drop, partitions)
         self._check_age(snapshot, add)
         fresh = _is_made_anew(snapshot, change)
@@ -141,7 +142,7 @@ class ChangeWriter:
         A row of the last hour is believed: no row has a later time than its file. For every other the store says when
         its file was made. A file that other rows name already is no orphan, however old.
         """
-        rows = live_rows(add).select(["path", "created_ms"])
+        rows = row_tables.live(add).select(["path", "created_ms"])
         if not rows.num_rows:
             return
         storage = self.store.storage
@@ -285,7 +286,7 @@ class ChangeWriter:
     ) -> Iterator[tuple[RowFile, pa.Table, pa.Table]]:
         """The files that hold rows to be replaced or dropped, each with its new content and these rows."""
         gone = pa.chunked_array(
-            [*Segment.keys(replace).chunks, *Segment.keys(drop).chunks], pa.string()
+            [*row_tables.keys(replace).chunks, *row_tables.keys(drop).chunks], pa.string()
         ).combine_chunks()
         numbers = sorted(_partitions_of(replace) | _partitions_of(drop))
         near = [file for file in present if file.may_hold(numbers)]
@@ -320,11 +321,11 @@ class ChangeWriter:
     def _places(self, files: Sequence[RowFile], gone: pa.Array) -> tuple[list[pa.Table], pa.Array]:
         """(the rows of files, the place of each row of all files among the keys `gone`, or null)."""
         tables = self.store.read_all(files)
-        return tables, pc.index_in(Segment.keys(concat(tables, SEGMENT_KIND)), value_set=gone).combine_chunks()
+        return tables, pc.index_in(row_tables.keys(concat(tables, SEGMENT_KIND)), value_set=gone).combine_chunks()
 
     def _write_again(self, files: Sequence[RowFile], rows: pa.Table) -> list[RowFile]:
         key = frozenset(file.path for file in files)
-        rows = in_log_order(rows)
+        rows = row_tables.in_log_order(rows)
         before = self._written.get(key)
         if before is None or not before[0].equals(rows):
             before = self._written[key] = (rows, self._new_files(SEGMENT_KIND, rows))
@@ -342,9 +343,9 @@ class ChangeWriter:
         numbers = sorted(pc.unique(add.column("partition")).to_pylist())
         oldest_ms = pc.min(add.column("created_ms")).as_py()
         near = [file for file in present if file.may_hold(numbers) and file.bounds["created_ms"][1] >= oldest_ms]
-        added = (Segment.keys(add) if by_row else add.column("path")).combine_chunks()
+        added = (row_tables.keys(add) if by_row else add.column("path")).combine_chunks()
         for rows in self.store.read_all(near):
-            twice = pc.is_in(Segment.keys(rows) if by_row else rows.column("path"), added)
+            twice = pc.is_in(row_tables.keys(rows) if by_row else rows.column("path"), added)
             if pc.any(twice).as_py():
                 path = rows.column("path").filter(twice)[0].as_py()
                 raise SegmentsError("A file can be added to the log once only", path=path)
@@ -370,7 +371,7 @@ def check(
 ) -> None:
     """Raises SegmentsError where the change would break an invariant that can be checked without reading more rows."""
     topic_id = change.topic.topic_id if change.topic is not None else snapshot.topic_id
-    for rows in (add, live_rows(replace), partitions):  # removed rows may be a deleted topic's, for vacuum
+    for rows in (add, row_tables.live(replace), partitions):  # removed rows may be a deleted topic's, for vacuum
         others = rows.column("topic_id").filter(pc.not_equal(rows.column("topic_id"), topic_id))
         if len(others):
             raise CommitConflictError(
@@ -378,7 +379,7 @@ def check(
                 expected=f"topic id {topic_id}",
                 found=others[0].as_py(),
             )
-    keys = [chunk for rows in (add, replace, drop) for chunk in Segment.keys(rows).chunks]
+    keys = [chunk for rows in (add, replace, drop) for chunk in row_tables.keys(rows).chunks]
     if pc.count_distinct(pa.chunked_array(keys, pa.string())).as_py() != sum(map(len, keys)):
         raise SegmentsError(f"A change of topic {snapshot.topic} names a row twice")
     strange = add.filter(pc.invert(has_own_path(snapshot.topic, add)))
@@ -392,7 +393,7 @@ def check(
     fresh = _is_made_anew(snapshot, change)
     ends = _check_partitions(snapshot, partitions, change.operation, fresh=fresh)
     for rows in (add, replace):
-        _check_ranges(snapshot.topic, live_rows(rows), ends)
+        _check_ranges(snapshot.topic, row_tables.live(rows), ends)
 
 
 def _check_leaving(
@@ -402,13 +403,13 @@ def _check_leaving(
     its own rows, by the leader's.
     """
     is_deleted = change.topic is not None and change.topic.deleted_ms is not None
-    leaving = live_rows(leaving)
+    leaving = row_tables.live(leaving)
     if is_deleted or change.operation in _TO_OTHER_VERSION or not leaving.num_rows:
         return
     starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
     moved = (partitions.column(name).to_pylist() for name in ("partition", "log_start_offset"))
     starts |= zip(*moved, strict=True)
-    check_kept_offsets(snapshot.topic, change.operation, leaving, live_rows(arriving), starts, change.thinned)
+    check_kept_offsets(snapshot.topic, change.operation, leaving, row_tables.live(arriving), starts, change.thinned)
 
 
 def _is_made_anew(snapshot: Snapshot, change: Change) -> bool:
@@ -449,7 +450,7 @@ def _check_ranges(topic: str, rows: pa.Table, ends: Mapping[int, int]) -> None:
     """Raises where rows of a partition overlap each other or reach beyond its log end."""
     if not rows.num_rows:
         return
-    rows = in_log_order(rows.select(["partition", "base_offset", "next_offset"]))
+    rows = row_tables.in_log_order(rows.select(["partition", "base_offset", "next_offset"]))
     partition, base, following = (rows.column(name).to_numpy() for name in rows.column_names)
     unknown = set(pc.unique(rows.column("partition")).to_pylist()) - ends.keys()
     if unknown:

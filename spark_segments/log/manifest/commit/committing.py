@@ -24,6 +24,7 @@ from spark_segments.errors import (
     UnknownOutcomeError,
     UnknownTopicError,
 )
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import Change, ChangeWriter
 from spark_segments.log.manifest.files.delta.actions import CommitNote
 from spark_segments.log.manifest.files.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError
@@ -76,7 +77,7 @@ class Commit:
         """
         rows = self.snapshot_before.partition_rows
         if self.change is not None:
-            rows += Partition.of_table(Partition.raised(self.change.partitions))
+            rows += Partition.of_table(row_tables.raised(self.change.partitions))
         return {row.partition: (row.log_start_offset, row.log_end_offset) for row in rows}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.manifest.state.snapshot import Snapshot, live_rows
+from spark_segments.log.manifest.state.snapshot import Snapshot
 
 Identity = tuple[str, int, int]
 
@@ -29,7 +30,7 @@ class RowSwap:
 def live_by_identity(current: Snapshot, partitions: Iterable[int]) -> dict[int, dict[Identity, Segment]]:
     """{partition: its live rows by identity, in log order}, read from the files that can hold them alone."""
     live: dict[int, dict[Identity, Segment]] = {number: {} for number in partitions}
-    for row in Segment.of_table(live_rows(current.load_segments(live.keys()))):
+    for row in Segment.of_table(row_tables.live(current.load_segments(live.keys()))):
         live[row.partition][row.identity] = row
     return live
 

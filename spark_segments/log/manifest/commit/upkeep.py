@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.files.delta.actions import CommitNote
 from spark_segments.log.manifest.files.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
@@ -20,7 +21,6 @@ from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.recovery.loss import check_none_lost
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.state.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
-from spark_segments.log.manifest.state.snapshot import in_log_order
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
 from spark_segments.storage import FileInfo
 from spark_segments.storage.delta import paths_of
@@ -61,7 +61,7 @@ def checkpoint(log: TopicLog, state: TableState) -> None:
 
 
 def _merge(log: TopicLog, files: list[RowFile]) -> bool:
-    rows = in_log_order(concat(log.store.read_all(files), SEGMENT_KIND))
+    rows = row_tables.in_log_order(concat(log.store.read_all(files), SEGMENT_KIND))
     encoded = log.store.encode_all(SEGMENT_KIND, rows)
     log.storage.write_all(log.store.named(encoded), unique=True)
     change = FileChange([file for file, _ in encoded], files)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from spark_segments.errors import LogDirError
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.files.delta.actions import added_file
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import OUT_OF_LOG, in_states
+from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
 from spark_segments.log.manifest.state.topic_log import TopicLog
 from spark_segments.storage.delta import commit_info
@@ -39,5 +40,5 @@ def operations_out_of_log(topic_log: TopicLog, since_version: int) -> dict[str, 
 
 def _stems_out_of_log(tables: Sequence[pa.Table]) -> Iterator[str]:
     for rows in tables:
-        for path in in_states(rows, *OUT_OF_LOG).column("path").to_pylist():
+        for path in row_tables.in_states(rows, *OUT_OF_LOG).column("path").to_pylist():
             yield path.rpartition(".")[0]

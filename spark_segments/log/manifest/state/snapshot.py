@@ -7,7 +7,6 @@ of topics; kafka/directory.py makes snapshots of a directory that Kafka wrote.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,9 +18,10 @@ import pyarrow.compute as pc
 
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
+from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.files.row_files import RowFile, RowFiles, concat
 from spark_segments.log.manifest.role import check_role, role_name
-from spark_segments.log.manifest.rows import OUT_OF_LOG, SEGMENT_SCHEMA, Partition, Segment
+from spark_segments.log.manifest.rows import SEGMENT_SCHEMA, Partition, Segment
 from spark_segments.log.manifest.schemas import SEGMENT_KIND
 from spark_segments.log.manifest.topic_row import TopicRow
 
@@ -158,7 +158,7 @@ class Snapshot:
     @cached_property
     def live(self) -> pa.Table:
         """The rows that are the log: all rows that are neither removed nor being deleted."""
-        return live_rows(self.segments)
+        return row_tables.live(self.segments)
 
     @property
     def removed_bytes(self) -> int:
@@ -172,7 +172,7 @@ class Snapshot:
         others = pc.not_equal(rows.column("topic_id"), self.topic_id)
         if pc.any(others).as_py():
             rows = rows.filter(pc.invert(others))
-        return in_log_order(rows)
+        return row_tables.in_log_order(rows)
 
     def narrowed(self, partitions: Collection[int]) -> Self:
         """The same version of the topic with the segment rows of these partitions alone, which are read here.
@@ -243,28 +243,3 @@ class Snapshot:
         if isolation_level != READ_COMMITTED:
             return {partition: (start, end) for partition, start, end, _ in rows}
         return {partition: (start, max(start, min(end, stable))) for partition, start, end, stable in rows}
-
-
-def live_rows(rows: pa.Table) -> pa.Table:
-    """Segment rows that are in the log."""
-    states = rows.column("state")
-    out = functools.reduce(pc.or_, (pc.equal(states, state) for state in OUT_OF_LOG))
-    return rows.filter(pc.invert(out)) if pc.any(out).as_py() else rows
-
-
-def in_log_order(rows: pa.Table) -> pa.Table:
-    """Rows by (partition, base offset, next offset), each column in one piece; rows alike in these keep their order.
-
-    An import leaves a segment without offsets, Kafka's empty active one, where the next segment begins: it comes first.
-    """
-    rows = rows.combine_chunks()
-    if rows.num_rows < 2:
-        return rows
-    partition, base, following = (rows.column(name).to_numpy() for name in ("partition", "base_offset", "next_offset"))
-    rises = (base[1:] > base[:-1]) | ((base[1:] == base[:-1]) & (following[1:] >= following[:-1]))
-    rises = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & rises)
-    if rises.all():
-        return rows
-    order = np.lexsort((following, base, partition))
-    # As a buffer: pyarrow.array imports numpy.ma for an array of numpy, which takes longer than this.
-    return rows.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
