@@ -45,13 +45,14 @@ def topic_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | Non
 
     Raises InvalidOptionError for an unknown key, a wrong value, or two values that contradict each other.
     """
-    typed, sources = {}, {}
+    typed: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     for name, value in (defaults or {}).items():
         if name not in SERVER_KEYS:
-            typed[name] = _known(name).parse(value)
+            typed[name] = _setting_of(name).parse(value)
             sources[name] = FILE
     for name, value in overrides.items():
-        typed[name] = _known(name).parse(value)
+        typed[name] = _setting_of(name).parse(value)
         sources[name] = TOPIC
     values = {name.replace(".", "_"): value for name, value in typed.items()}
     config = TopicConfig(**values, _sources=sources)
@@ -67,7 +68,7 @@ def topic_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | Non
 def server_config(overrides: Mapping[str, Any], defaults: Mapping[str, str] | None = None) -> ServerConfig:
     """The jobs' settings in force. `overrides`, by Kafka's server names, win over `defaults` (see `load_defaults`)."""
     settings = {name: value for name, value in (defaults or {}).items() if name in SERVER_KEYS} | dict(overrides)
-    typed = {name: _known(name, SERVER_KEYS).parse(value) for name, value in settings.items()}
+    typed = {name: _setting_of(name, SERVER_KEYS).parse(value) for name, value in settings.items()}
     return ServerConfig(**{name.replace(".", "_"): value for name, value in typed.items()})
 
 
@@ -159,7 +160,7 @@ def check_new_topic_name(name: str, existing: Iterable[str]) -> None:
             raise InvalidTopicError(f"Topic name {name} collides with the topic {other}", hint=hint)
 
 
-def _known(name: str, settings: Mapping[str, Setting] = KEYS) -> Setting:
+def _setting_of(name: str, settings: Mapping[str, Setting] = KEYS) -> Setting:
     if name not in settings:
         raise _unknown(name, settings)
     return settings[name]
@@ -167,20 +168,25 @@ def _known(name: str, settings: Mapping[str, Setting] = KEYS) -> Setting:
 
 def _unknown(name: str, names: Iterable[str]) -> InvalidOptionError:
     """The error for an unknown key, with the right name where it can be guessed."""
-    hint = _GONE.get(name.removeprefix("log."))
+    return InvalidOptionError(f"Unknown configuration key {shown_setting(name)}", hint=_hint_for(name, names))
+
+
+def _hint_for(name: str, names: Iterable[str]) -> str | None:
     if name in _BY_SERVER_NAME:  # a server name in place of a topic name
         setting, synonym = _BY_SERVER_NAME[name]
         unit = f" (in milliseconds, so times {synonym.factor})" if synonym.factor > 1 else ""
-        hint = f"A topic's own setting of it is {setting.name}{unit}"
-    elif name in KEYS and KEYS[name].server:  # a topic name in place of a server name
-        hint = f"In a defaults file it is {KEYS[name].server[0].name}"
-    elif name in KEYS:
-        hint = "It can only be set on a topic"
-    elif name in SERVER_KEYS:
-        hint = "It is no setting of a topic: it belongs into the defaults file"
-    elif hint is None and (close := nearest(name, set(names))):
-        hint = f"Did you mean {close}?"
-    return InvalidOptionError(f"Unknown configuration key {shown_setting(name)}", hint=hint)
+        return f"A topic's own setting of it is {setting.name}{unit}"
+    if name in KEYS and KEYS[name].server:  # a topic name in place of a server name
+        return f"In a defaults file it is {KEYS[name].server[0].name}"
+    if name in KEYS:
+        return "It can only be set on a topic"
+    if name in SERVER_KEYS:
+        return "It is no setting of a topic: it belongs into the defaults file"
+    gone = _GONE.get(name.removeprefix("log."))
+    if gone is not None:
+        return gone
+    close = nearest(name, set(names))
+    return None if close is None else f"Did you mean {close}?"
 
 
 def shown_setting(name: str) -> str:

@@ -31,6 +31,10 @@ _NOUNS = {
 }
 
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
 @dataclass(frozen=True, slots=True)
 class Valid:
     """The valid values: inclusive limits of a number, single numbers beside them, or a choice of words."""
@@ -106,28 +110,43 @@ def read_value(kind: str, value: Any) -> Any:
     if isinstance(value, str):
         value = value.strip()
     if kind == BOOLEAN:
-        if isinstance(value, str):
-            return {"true": True, "false": False}.get(value.lower())
-        return value if isinstance(value, bool) else None
-    if isinstance(value, bool):
+        return _read_boolean(value)
+    if isinstance(value, bool):  # which Python counts as an integer
         return None
     if kind in _LIMITS:
-        if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,19}", value):
-            value = int(value)
-        low, high = _LIMITS[kind]
-        return value if isinstance(value, int) and low <= value <= high else None
+        return _read_integer(value, *_LIMITS[kind])
     if kind == DOUBLE:
-        if isinstance(value, str) and re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
-            value = float(value)
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+        return _read_double(value)
     if kind == STRING:
         return value if isinstance(value, str) else None
+    return _read_list(value)
+
+
+def _read_boolean(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower())
+    return value if isinstance(value, bool) else None
+
+
+def _read_integer(value: Any, low: int, high: int) -> int | None:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        value = int(value)
+    return value if isinstance(value, int) and low <= value <= high else None
+
+
+def _read_double(value: Any) -> float | None:
+    if isinstance(value, str) and _DOUBLE.fullmatch(value):
+        value = float(value)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _read_list(value: Any) -> frozenset[str] | None:
     if isinstance(value, str):
         return frozenset(re.split(r"\s*,\s*", value)) if value else frozenset()
-    if isinstance(value, Iterable):
-        words = frozenset(value)
-        return words if all(isinstance(word, str) for word in words) else None
-    return None
+    if not isinstance(value, Iterable):
+        return None
+    words = frozenset(value)
+    return words if all(isinstance(word, str) for word in words) else None
 
 
 def render_value(value: Any) -> str:

@@ -76,23 +76,34 @@ class _Block:
     __slots__ = ("data", "end", "start")
 
     def __init__(self, start: int, end: int, data: Future[pa.Buffer]) -> None:
-        self.start, self.end, self.data = start, end, data
+        self.start = start
+        self.end = end
+        self.data = data
 
 
 class _Ahead:
     """The blocks of a file that are fetched or being fetched, in their order and without gaps."""
 
     def __init__(self, storage: Storage, path: str, ends: Sequence[int]) -> None:
-        self._storage, self._path, self._ends = storage, path, ends
+        self._storage = storage
+        self._path = path
+        self._ends = ends
         self._end = ends[-1]  # of what may be fetched ahead
         self._blocks: deque[_Block] = deque()
         self._last = range(0)  # the bytes of the read before
-        self._block_bytes = self._depth = 0
+        self._block_bytes = 0
+        self._depth = 0
 
     def read(self, byte_position: int, length: int, *, writable: bool = False) -> pa.Buffer:
         """See `ReadRange`. The first read fetches only its own range. Reads that go on from there fetch ahead."""
         asked = range(byte_position, byte_position + length)
-        goes_on = byte_position > self._last.start and byte_position in range(self._last.start, self._last.stop + 1)
+        # A read goes on where it begins within the one before, or right behind it: decoders read a batch again that the
+        # window before had cut.
+        #
+        #   the read before    |--------------|
+        #   goes on                    |--------------|    or from its very end
+        #   starts again       |---|   or before it, or beyond its end: blocks ahead would be of no use
+        goes_on = self._last.start < byte_position <= self._last.stop
         self._last = asked
         self._end = self._ends[min(bisect_right(self._ends, byte_position), len(self._ends) - 1)]
         if not goes_on or asked.stop > self._end:
@@ -102,7 +113,8 @@ class _Ahead:
         while self._blocks and self._blocks[0].end <= byte_position:
             self._blocks.popleft()
         if not self._blocks:
-            self._block_bytes, self._depth = max(length // 2, 1), 1
+            self._block_bytes = max(length // 2, 1)
+            self._depth = 1
         self._fetch(asked)
         self._depth = min(self._depth * 2, MOST_BLOCKS)
         return self._taken(asked, writable)
@@ -131,14 +143,21 @@ class _Ahead:
             if block.start >= asked.stop:
                 break
             data = block.data.result()
-            low, high = max(asked.start - block.start, 0), min(asked.stop, block.end) - block.start
+            # The part of a block that was asked for, as positions in the block. Its data may be shorter than the block,
+            # where the file ends in it, and then even end before `low`.
+            #
+            #   block          |0 --------- data.size|·········|
+            #   asked                 |low -------------- high|
+            low = max(asked.start - block.start, 0)
+            high = min(asked.stop, block.end) - block.start
             parts.append(data.slice(min(low, data.size), max(min(high, data.size) - low, 0)))
             if data.size < block.end - block.start:
                 break  # the file ends here
         if len(parts) == 1 and not writable:
             return parts[0]
         joined = pa.allocate_buffer(sum(part.size for part in parts))
-        view, filled = memoryview(joined).cast("B"), 0
+        view = memoryview(joined).cast("B")
+        filled = 0
         for part in parts:
             view[filled : filled + part.size] = memoryview(part).cast("B")
             filled += part.size

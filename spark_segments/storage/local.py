@@ -77,9 +77,8 @@ class LocalFiles:
         with open(path, "rb", buffering=0) as file:
             rest = max(os.fstat(file.fileno()).st_size - offset, 0)
             length_read = rest if length is None else min(length, rest)
-            buffer = pa.allocate_buffer(
-                length_read
-            )  # Arrow's pool keeps its pages: far cheaper than fresh pages when large
+            # Arrow's pool keeps its pages: far cheaper than fresh pages when large.
+            buffer = pa.allocate_buffer(length_read)
             view = memoryview(buffer)
             got = 0
             while got < length_read:  # Linux returns at most 2 GiB per call
@@ -100,7 +99,8 @@ class LocalFiles:
                     count = os.preadv(file.fileno(), [view[got : got + end - start]], start)
                     if count == 0:
                         return pa.py_buffer(view[:got])
-                    start, got = start + count, got + count
+                    start += count
+                    got += count
         return pa.py_buffer(view)
 
     def size(self, path: str) -> int:
@@ -212,7 +212,8 @@ class LocalFiles:
     def _force_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            status, now_ns = os.fstat(descriptor), time.time_ns()
+            status = os.fstat(descriptor)
+            now_ns = time.time_ns()
             state = (status.st_dev, status.st_ino, status.st_mtime_ns)
             if state in self._forced:
                 return
@@ -221,6 +222,8 @@ class LocalFiles:
             except OSError as error:
                 if error.errno != errno.EINVAL:  # a file system that cannot do this for directories
                     raise
+            # A directory that changed just now may change again within the same tick of the disk's clock. Noted with
+            # that time, the second change would look like one that was forced, and a crash could lose its file.
             if status.st_mtime_ns < now_ns - _RESTED_NS:
                 self._note(state)
         finally:

@@ -75,34 +75,49 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
         raise InvalidOptionError("The location of the log directory holds a NUL character", found=repr(uri))
     match = _SCHEME.match(uri)
     if match is None:
-        if uri == "~" or uri.startswith(("~/", "~\\")):
-            hint = (
-                f'Write "$HOME{uri[1:]}", or in Python os.path.expanduser({uri!r}); ./{uri} is a directory of that name'
-            )
-            raise InvalidOptionError("Only a shell knows ~, and it does not look into quotes", found=uri, hint=hint)
-        path = os.path.abspath(uri)
-        try:
-            os.fsencode(path)
-        except UnicodeEncodeError:
-            raise InvalidOptionError(
-                "The location of the log directory cannot be a name of a file here", found=repr(uri)
-            ) from None
-        return Location(path, "file", path, "", texts)
+        return _local_path(uri, texts)
     scheme = match.group(1).lower()
     if scheme == "file":
-        parts = urlsplit(uri)
-        if parts.netloc not in ("", "localhost"):
-            raise InvalidOptionError("A file:// URI names no host", expected="file:///path", found=_shown(uri))
-        path = os.path.abspath(unquote(parts.path))
-        return Location(path, "file", path, "", texts)
+        return _file_uri(uri, texts)
     if scheme not in SCHEMES:
         expected = "a local path, " + ", ".join(f"{name}://" for name in SCHEMES)
         raise InvalidOptionError("Unknown kind of file system", expected=expected, found=_shown(uri))
+    return _bucket_uri(uri, scheme, uri[match.end() :], texts)
+
+
+def _local_path(uri: str, options: dict[str, str]) -> Location:
+    if uri == "~" or uri.startswith(("~/", "~\\")):
+        # Taken as it is, it would be a new directory of the name ~, and an empty log in it.
+        raise InvalidOptionError(
+            "Only a shell knows ~, and it does not look into quotes",
+            found=uri,
+            hint=f'Write "$HOME{uri[1:]}", or in Python os.path.expanduser({uri!r}); '
+            f"./{uri} is a directory of that name",
+        )
+    path = os.path.abspath(uri)
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InvalidOptionError(
+            "The location of the log directory cannot be a name of a file here", found=repr(uri)
+        ) from None
+    return Location(path, "file", path, "", options)
+
+
+def _file_uri(uri: str, options: dict[str, str]) -> Location:
+    parts = urlsplit(uri)
+    if parts.netloc not in ("", "localhost"):
+        raise InvalidOptionError("A file:// URI names no host", expected="file:///path", found=_shown(uri))
+    path = os.path.abspath(unquote(parts.path))
+    return Location(path, "file", path, "", options)
+
+
+def _bucket_uri(uri: str, scheme: str, rest: str, options: dict[str, str]) -> Location:
+    """An address in an object store. `rest`: what stands behind the scheme."""
     # delta-rs reads these characters as parts of a URL, obstore as part of a name: the two would use different places.
     if re.search(r"[?#%\s]", uri):
         raise InvalidOptionError("The URI holds one of the characters ? # % or a space", found=_shown(uri))
-    authority, _, key = uri[match.end() :].removeprefix("/").partition("/")
-    key = "/".join(part for part in key.split("/") if part)
+    authority, _, path = rest.removeprefix("/").partition("/")
     if ":" in authority:
         raise InvalidOptionError(
             "The URI has credentials or a port in it",
@@ -110,18 +125,17 @@ def parse_location(uri: str, options: Mapping[str, object]) -> Location:
             found=_shown(uri),
             hint="Give credentials and endpoints as storage options",
         )
+    is_azure = scheme.startswith("abfs")
     container, _, host = authority.partition("@")
-    if not container or (host and not scheme.startswith("abfs")):
-        form = (
-            "abfss://container@account.dfs.core.windows.net/path"
-            if scheme.startswith("abfs")
-            else f"{scheme}://bucket/path"
-        )
+    if not container or (host and not is_azure):
+        form = "abfss://container@account.dfs.core.windows.net/path" if is_azure else f"{scheme}://bucket/path"
         raise InvalidOptionError("The URI names no bucket or container", expected=form, found=_shown(uri))
+    # An empty part, as in a//b, would be another key for some clients, and the same one for others.
+    key = "/".join(part for part in path.split("/") if part)
     # s3a:// is Hadoop's name for s3://.
     name = {"s3a": "s3"}.get(scheme, scheme)
     clean = f"{name}://{authority}/{key}".rstrip("/")
-    return Location(clean, name, f"{container}/{key}".rstrip("/"), host, texts)
+    return Location(clean, name, f"{container}/{key}".rstrip("/"), host, options)
 
 
 def _shown(uri: str) -> str:

@@ -184,7 +184,10 @@ class ObjectStore:
         with self._lock:
             clock = self._clock
         if clock is None or (time.monotonic() - clock[0]) * 1000 >= CLOCK_MS:
-            taken, before_ms = time.monotonic(), wall_ms()
+            # Our clock is read before the request and the store's within it, so the difference is too large by the time
+            # of the request at most. The age of a reading is monotonic: a clock that is set back must not keep it.
+            taken = time.monotonic()
+            before_ms = wall_ms()
             self.replace(probe, uuid.uuid4().bytes)
             clock = (taken, _modified_ms(self._head(probe)) - before_ms)
             with self._lock:
@@ -196,7 +199,9 @@ class _Upload:
     """An object that is being written, in parts where it is large. It is there once it is closed."""
 
     def __init__(self, objects: ObjectStore, path: str) -> None:
-        self._objects, self._path, self._bytes = objects, path, 0
+        self._objects = objects
+        self._path = path
+        self._bytes = 0
         with _errors():
             self._file = obstore.open_writer(
                 objects.store, _key(path), buffer_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE

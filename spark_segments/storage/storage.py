@@ -84,12 +84,12 @@ class Storage:
         self._location: Location = parse_location(os.fspath(uri), storage_options or {})
         self.uri: str = self._location.uri
         self.storage_options: dict[str, str] = dict(self._location.options)
-        self._given = filesystem
+        self._replacement = filesystem
         self._refused = ""
         self._start()
 
     def _start(self) -> None:
-        self._opened: FileSystem | None = self._given
+        self._opened: FileSystem | None = self._replacement
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Storage:
         """Whether the store keeps the parts of uploads that never ended, until a lifecycle rule of the bucket aborts
         them. No listing of files shows them. Azure and Google Cloud Storage drop them within a week.
         """
-        return self._location.scheme == "s3" and self._given is None
+        return self._location.scheme == "s3" and self._replacement is None
 
     def location(self, path: str = "") -> str:
         """The full address of `path`, as errors and reports show it."""
@@ -420,22 +420,34 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """What S3 and Google's store, and Azure's, answer where there is no such bucket or container."""
 
 
+_AGAIN = "then run it again: nothing was committed"
+_NO_ROOM = f"Free space there, or raise the quota or limit, {_AGAIN}"
+_NO_LINK = "A commit would not be whole there: use a local disk, or the address of the object store (s3:// …)"
+_HINTS = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EFBIG: _NO_ROOM,
+    errno.EOPNOTSUPP: _NO_LINK,
+    errno.EROFS: f"Mount it for writing, {_AGAIN}",
+    **dict.fromkeys(_NO_DESCRIPTORS, _DESCRIPTORS),
+}
+"""What to do about an error of the operating system, by its number."""
+
+
 def _failure(error: BaseException, location: str, hidden: Callable[[str], str]) -> StorageError:
-    text, number = hidden(str(error)), getattr(error, "errno", None)
+    text = hidden(str(error))
+    number = getattr(error, "errno", None)
     if isinstance(error, OSError) and error.filename is not None:  # the address says it, too
         text = f"[Errno {number}] {error.strerror}"
-    if isinstance(error, PermissionError):
-        hint = "Check that the location exists, and the permissions or the credentials in storage_options"
-    elif isinstance(error, FileNotFoundError) or any(name in text for name in _NO_BUCKET):
-        hint = "Correct the name of the bucket or container, or create it first"
-    elif number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        hint = "Free space there, or raise the quota or limit, then run it again: nothing was committed"
-    elif number == errno.EOPNOTSUPP:
-        hint = "A commit would not be whole there: use a local disk, or the address of the object store (s3:// …)"
-    elif number in _NO_DESCRIPTORS:
-        hint = _DESCRIPTORS
-    elif number == errno.EROFS:
-        hint = "Mount it for writing, then run it again: nothing was committed"
-    else:
-        hint = "Check the location, its endpoint and the network, then run it again: nothing was committed"
+    hint = _hint_for(error, text, number)
     return StorageError(f"The file system failed ({text.strip() or type(error).__name__})", path=location, hint=hint)
+
+
+def _hint_for(error: BaseException, text: str, number: int | None) -> str:
+    if isinstance(error, PermissionError):
+        return "Check that the location exists, and the permissions or the credentials in storage_options"
+    if isinstance(error, FileNotFoundError) or any(name in text for name in _NO_BUCKET):
+        return "Correct the name of the bucket or container, or create it first"
+    if number in _HINTS:
+        return _HINTS[number]
+    return f"Check the location, its endpoint and the network, {_AGAIN}"
