@@ -31,7 +31,8 @@ MOST_BYTES = 64 << 20
 MOST_TOGETHER = 500
 """Up to so many partitions are shown together: a cursor names the place in each of them."""
 
-SHOWN_BYTES, SHOWN_KEY_BYTES = 600, 100
+SHOWN_BYTES = 600
+SHOWN_KEY_BYTES = 100
 WHOLE_BYTES = 1 << 20
 """So much of a value and of a key is shown in the list, and of both on the page of a single record."""
 
@@ -139,8 +140,9 @@ def browse(
     then says where to go on. `shown_bytes`: of keys, and of values. Raises UnknownTopicError, InvalidOptionError,
     ValueFormatError, CorruptBatchError.
     """
-    here, only = log.topic(topic), only or RowFilter()
-    snapshot = here.snapshot
+    handle = log.topic(topic)
+    snapshot = handle.snapshot
+    row_filter = only or RowFilter()
     bounds = snapshot.offset_bounds()
     numbers = tuple(sorted(bounds))
     if partition is not None:
@@ -151,14 +153,26 @@ def browse(
         firsts = offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, until_ms + 1))
         ends |= {number: first[0] for number, first in firsts.items() if first is not None}
     forward = after is not None
-    given = (after if forward else before) or {}
-    begins = {number: min(max(given.get(number, ends[number]), start), end) for number, (start, end) in bounds.items()}
-    walk = _Walk(log, here, bounds, dict(begins), forward, only, formats, most_records)
-    hits, stopped = walk.records(most_records, most_bytes)
+    cursor = (after if forward else before) or {}
+    # A cursor in an address may be old: retention has passed it by now, or the topic was created again and is shorter.
+    begins = {number: min(max(cursor.get(number, ends[number]), start), end) for number, (start, end) in bounds.items()}
+    walk = _Walk(log, handle, bounds, dict(begins), forward, row_filter, formats, most_records)
+    hits, is_stopped = walk.records(most_records, most_bytes)
     rows = [row for hit in hits for row in _rows(_decoded(log, topic, hit, formats), shown_bytes)]
-    lower, upper = (begins, walk.cursor()) if forward else (walk.cursor(), begins)
-    shown = tuple(reversed(rows)) if forward else tuple(rows)
-    return RecordPage(topic, partition, numbers, bounds, lower, upper, only, shown, walk.looked_at, stopped)
+    if forward:
+        rows.reverse()  # a page is newest first, whichever way it was read
+    return RecordPage(
+        topic=topic,
+        partition=partition,
+        partitions=numbers,
+        bounds=bounds,
+        lower=begins if forward else walk.cursor(),
+        upper=walk.cursor() if forward else begins,
+        filter=row_filter,
+        rows=tuple(rows),
+        looked_at_bytes=walk.looked_at,
+        stopped=is_stopped,
+    )
 
 
 @dataclass(slots=True)
@@ -183,7 +197,7 @@ class _Walk:
 
     def records(self, most_records: int, most_bytes: int) -> tuple[list[pa.RecordBatch], bool]:
         """The next records, a batch of one row each; and whether the limit of bytes ended them."""
-        heap = [place for number in self.bounds if (place := self._place(number))]
+        heap = [place for place in map(self._place, self.bounds) if place is not None]
         heapify(heap)
         hits: list[pa.RecordBatch] = []
         while heap and len(hits) < most_records:
@@ -195,23 +209,32 @@ class _Walk:
                 return hits, True
             else:
                 self._load(number)
-            if place := self._place(number):
+            place = self._place(number)
+            if place is not None:
                 heappush(heap, place)
         return hits, False
 
     def cursor(self) -> dict[int, int]:
         """Where the next page begins."""
-        beside = 0 if self.forward else 1
-        return self.read_to | {number: hits[0][1] + beside for number, hits in self._loaded.items() if hits}
+        # A cursor lies between records: forward before the next one, backward behind it. Without the 1 the next page
+        # backward would leave that record out.
+        behind = 0 if self.forward else 1
+        return self.read_to | {number: hits[0][1] + behind for number, hits in self._loaded.items() if hits}
 
     def _place(self, number: int) -> tuple[float, int] | None:
         """The partition's place in the heap: of its next record, or of what is unread; None at its end."""
-        if loaded := self._loaded.get(number):
-            return (loaded[0][0] if self.forward else -loaded[0][0]), number
+        loaded = self._loaded.get(number)
+        if loaded:
+            time_us = loaded[0][0]
+            return (time_us if self.forward else -time_us), number
         start, end = self.bounds[number]
-        if self.read_to[number] >= end if self.forward else self.read_to[number] <= start:
+        read_to = self.read_to[number]
+        is_at_end = read_to >= end if self.forward else read_to <= start
+        if is_at_end:
             return None
-        return (-math.inf if self.forward or len(self.bounds) == 1 else -self._newest_us(number)), number
+        if self.forward or len(self.bounds) == 1:
+            return -math.inf, number
+        return -self._newest_us(number), number
 
     def _newest_us(self, number: int) -> float:
         """The largest timestamp of the segment that the next record is in."""
@@ -222,8 +245,13 @@ class _Walk:
     def _load(self, number: int) -> None:
         """Reads the partition's next window; windows grow while they are small."""
         start, end = self.bounds[number]
-        at, size = self.read_to[number], self._windows.get(number, self.window)
-        first, last = (at, min(at + size, end)) if self.forward else (max(at - size, start), at)
+        at = self.read_to[number]
+        size = self._windows.get(number, self.window)
+        #   forward:   |start ······ [at ···· at + size) ······ end|
+        #   backward:  |start ······ [at - size ···· at) ······ end|
+        # Clipped to the log: a scan refuses offsets outside.
+        first = at if self.forward else max(at - size, start)
+        last = min(at + size, end) if self.forward else at
         hits: list[tuple[int, int, pa.RecordBatch]] = []
         looked_at = 0
         scan = self.topic.scan(partition=number, offsets=(first, last), columns=(*_COLUMNS, "topic", "partition"))
@@ -248,23 +276,24 @@ class _Walk:
         return [row for row, value in zip(rows, values, strict=True) if _has_field(value, self.only.field)]
 
 
-def _has_field(value: bytes | None, asked: str) -> bool:
+def _has_field(value: bytes | None, field_text: str) -> bool:
     """Whether a JSON value has a field of this text: `user.city=Berlin`, `tags.0=new`, `id=7`."""
-    path, _, wanted = asked.partition("=")
+    path, _, text = field_text.partition("=")
     if value is None or value.lstrip()[:1] not in (b"{", b"["):
         return False
     try:
-        found = json.loads(value)
+        member = json.loads(value)
     except (ValueError, RecursionError):
         return False
     for name in path.strip().split("."):
-        if isinstance(found, list) and name.isdigit() and int(name) < len(found):
-            found = found[int(name)]
-        elif isinstance(found, dict) and name in found:
-            found = found[name]
+        if isinstance(member, list) and name.isdigit() and int(name) < len(member):
+            member = member[int(name)]
+        elif isinstance(member, dict) and name in member:
+            member = member[name]
         else:
             return False
-    return (found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)) == wanted.strip()
+    shown = member if isinstance(member, str) else json.dumps(member, ensure_ascii=False)
+    return shown == text.strip()
 
 
 def _matching(batch: pa.RecordBatch, find: bytes, most: int) -> np.ndarray:
@@ -283,13 +312,15 @@ def _rows_with(array: pa.BinaryArray, find: bytes, most: int) -> Iterator[int]:
     data = memoryview(array.buffers()[2])[int(offsets[0]) : int(offsets[-1])].tobytes()
     ends = offsets - offsets[0]
     at = data.find(find)
-    while at >= 0 and most:
+    remaining = most
+    while at >= 0 and remaining:
         row = int(np.searchsorted(ends, at, side="right")) - 1
-        inside = at + len(find) <= ends[row + 1]
-        if inside and array[row].is_valid:
-            most -= 1
+        # Bytes of neighbouring rows lie side by side: a hit over the border is in neither of them.
+        is_inside = at + len(find) <= ends[row + 1]
+        if is_inside and array[row].is_valid:
+            remaining -= 1
             yield row
-        at = data.find(find, int(ends[row + 1]) if inside else at + 1)
+        at = data.find(find, int(ends[row + 1]) if is_inside else at + 1)
 
 
 def _decoded(
@@ -323,20 +354,24 @@ def _rows(decoded: tuple[pa.RecordBatch, frozenset[str]], shown_bytes: tuple[int
 def _shown(value: bytes | None, most: int, *, is_json: bool = False) -> Shown:
     if value is None:
         return Shown("null", "null", 0)
-    size, cut = len(value), len(value) > most
+    size = len(value)
+    is_cut = size > most
+    binary = Shown(value[:_HEX_BYTES].hex(" "), "binary", size, size > _HEX_BYTES)
     try:
         text = value[:most].decode()
     except UnicodeDecodeError as error:
-        if not cut or error.start < most - 3:
-            return Shown(value[:_HEX_BYTES].hex(" "), "binary", size, size > _HEX_BYTES)
-        text = value[: error.start].decode()  # the cut falls inside a character
+        # A character of UTF-8 has at most four bytes: only an error in the last three can come from the cut.
+        if not is_cut or error.start < most - 3:
+            return binary
+        text = value[: error.start].decode()
     if any(ord(letter) < 32 and letter not in "\t\n\r" for letter in text):
-        return Shown(value[:_HEX_BYTES].hex(" "), "binary", size, size > _HEX_BYTES)
-    return Shown(text, "json" if is_json or _is_json(text, cut) else "text", size, cut)
+        return binary
+    kind = "json" if is_json or _is_json(text, is_cut) else "text"
+    return Shown(text, kind, size, is_cut)
 
 
-def _is_json(text: str, cut: bool) -> bool:
-    if cut or text[:1] not in ("{", "["):
+def _is_json(text: str, is_cut: bool) -> bool:
+    if is_cut or text[:1] not in ("{", "["):
         return False
     try:
         json.loads(text)

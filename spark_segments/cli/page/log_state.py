@@ -33,11 +33,12 @@ SEGMENTS_A_PAGE = 100_000
 TOPICS_A_PAGE = 500
 """A page has at most so many partitions, segments and topics; a single partition may have more segments."""
 
-PARTITIONS_OF_A_FILE, SEGMENTS_OF_A_FILE = 10 * PARTITIONS_A_PAGE, 10 * SEGMENTS_A_PAGE
+PARTITIONS_OF_A_FILE = 10 * PARTITIONS_A_PAGE
+SEGMENTS_OF_A_FILE = 10 * SEGMENTS_A_PAGE
 """A page in a file has room for more: there is nothing behind it."""
 
-
-TOPICS_GROWN, VERSIONS_GROWN = 4, 6
+TOPICS_GROWN = 4
+VERSIONS_GROWN = 6
 """A page shows how the largest topics grew, by so many versions of each: each version is a read of its rows."""
 
 
@@ -81,14 +82,16 @@ def read_topics(
     begin = begin or Begin()
     names = log.directories()
     shown = TopicsShown([], [], len(names), begin, None)
-    asked = [name for name in names if name >= begin.topic]
-    for looked_at, name in enumerate(asked):
+    partitions_left = most_partitions
+    segments_left = most_segments
+    for looked_at, name in enumerate(name for name in names if name >= begin.topic):
         first = begin.partition if name == begin.topic else 0
-        if looked_at == most_topics or most_partitions <= 0 or most_segments <= 0:
+        # Topics that cannot be read count, too: a page of nothing else would otherwise read them all.
+        if looked_at == most_topics or partitions_left <= 0 or segments_left <= 0:
             return dataclasses.replace(shown, next=Begin(name, first))
         try:
             snapshot = log.topic(name).snapshot
-            part = _part(snapshot, first, most_partitions, most_segments)
+            part = _part(snapshot, first, partitions_left, segments_left)
             config = topic_config(snapshot.config, log.defaults)
         except UnknownTopicError:
             continue  # it was deleted
@@ -100,8 +103,8 @@ def read_topics(
             last = part.partitions.column("partition")[-1].as_py()
             if last != snapshot.partitions.column("partition")[-1].as_py():
                 return dataclasses.replace(shown, next=Begin(name, last + 1))
-        most_partitions -= part.partitions.num_rows
-        most_segments -= part.live.num_rows
+        partitions_left -= part.partitions.num_rows
+        segments_left -= part.live.num_rows
     return shown
 
 
@@ -113,15 +116,17 @@ def first_topics(
 ) -> TopicsShown:
     """As many of these topics as a page in a file has room for. A file has no further pages."""
     shown = TopicsShown([], [], len(topics), Begin(), None)
+    partitions_left = most_partitions
+    segments_left = most_segments
     for snapshot, config in topics:
-        if most_partitions <= 0 or most_segments <= 0:
+        if partitions_left <= 0 or segments_left <= 0:
             return dataclasses.replace(shown, next=Begin(snapshot.topic))
-        part = _part(snapshot, 0, most_partitions, most_segments)
+        part = _part(snapshot, 0, partitions_left, segments_left)
         shown.topics.append((part, config))
         if part.partitions.num_rows < snapshot.partitions.num_rows:
             return dataclasses.replace(shown, next=Begin(snapshot.topic, part.partitions.num_rows))
-        most_partitions -= part.partitions.num_rows
-        most_segments -= part.live.num_rows
+        partitions_left -= part.partitions.num_rows
+        segments_left -= part.live.num_rows
     return shown
 
 
@@ -198,13 +203,16 @@ def group_warnings(lags: Iterable[GroupLag], now_ms: int) -> list[str]:
     for lag in lags:
         by_topic.setdefault((lag.group, lag.topic), []).append(lag)
     warnings = []
-    for mine in by_topic.values():
-        if late := [lag for lag in mine if lag.gone]:
+    for of_topic in by_topic.values():
+        late = [lag for lag in of_topic if lag.gone]
+        if late:
             gone = sum(lag.gone for lag in late)
             warnings.append(f"{_place(late)}: {count(gone)} offsets left the log before it read them")
-        if still := [lag for lag in mine if lag.lag and now_ms - lag.committed_ms > OVERDUE_MS]:
-            behind, last_ms = sum(lag.lag for lag in still), max(lag.committed_ms for lag in still)
-            silence = duration(now_ms - last_ms)
+        # Only with a lag: a group that has read all commits nothing, however long nothing is appended.
+        still = [lag for lag in of_topic if lag.lag and now_ms - lag.committed_ms > OVERDUE_MS]
+        if still:
+            behind = sum(lag.lag for lag in still)
+            silence = duration(now_ms - max(lag.committed_ms for lag in still))
             warnings.append(f"{_place(still)}: a lag of {count(behind)} offsets, and no commit for {silence}")
     return warnings
 

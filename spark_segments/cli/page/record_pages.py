@@ -11,15 +11,15 @@ from spark_segments.cli.page.browse import MOST_TOGETHER, Cursor, RecordPage, Re
 from spark_segments.cli.page.render import environment, link, page_file
 from spark_segments.quantities import human_bytes, iso, plural
 
-_NOTHING_GIVEN = MappingProxyType({"offset": "", "time": ""})
+_EMPTY_FIELDS = MappingProxyType({"offset": "", "time": ""})
 
 
 def records_page(
-    uri: str, page: RecordPage, now_ms: int, notes: list[str], given: Mapping[str, str] = _NOTHING_GIVEN
+    uri: str, page: RecordPage, now_ms: int, notes: list[str], fields: Mapping[str, str] = _EMPTY_FIELDS
 ) -> str:
     """The list of records, with links to the pages before and after. Its script lets a search go on.
 
-    `given`: the texts in the form's fields `offset` and `time`.
+    `fields`: the texts in the form's fields `offset` and `time`.
     """
     oldest = {number: start for number, (start, _) in page.bounds.items()}
     links = [
@@ -40,7 +40,7 @@ def records_page(
         notes=notes,
         going_on=going_on,
         script=script,
-        given=given,
+        fields=fields,
     )
 
 
@@ -71,11 +71,11 @@ def error_page(title: str, text: str, topic: str = "", partition: int = 0) -> st
 def _records(uri: str, page: RecordPage, now_ms: int, **more: Any) -> str:
     name = page.topic if page.partition is None else f"{page.topic}-{page.partition}"
     records = sum(end - start for start, end in page.bounds.values())
-    asked = {"notes": [], "going_on": "", "script": "", "found": ("", ""), "given": _NOTHING_GIVEN} | more
+    parts = {"notes": [], "going_on": "", "script": "", "found": ("", ""), "fields": _EMPTY_FIELDS} | more
     return (
         environment()
         .get_template("records.html")
-        .render(uri=uri, page=page, name=name, now_ms=now_ms, offsets=records, together=MOST_TOGETHER, **asked)
+        .render(uri=uri, page=page, name=name, now_ms=now_ms, offsets=records, together=MOST_TOGETHER, **parts)
     )
 
 

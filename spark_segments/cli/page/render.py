@@ -116,45 +116,59 @@ def _page(
     uri: str, lines: Sequence[TopicLine], now_ms: int, *, warnings: Sequence[str], lags: Sequence[GroupLag], **more: Any
 ) -> str:
     """`more`: what the template has besides."""
-    totals = [("topic", len(lines))] if len(lines) != 1 else []
-    for noun, name in (("partition", "partitions"), ("sealed segment", "sealed"), ("chunk", "chunks")):
-        totals.append((noun, sum(getattr(line, name) for line in lines)))
-    totals.append(("record", sum(line.records for line in lines)))
-    sizes = [("in .log files", sum(line.size_bytes for line in lines))]
-    if removed_bytes := sum(line.removed_bytes for line in lines):
-        sizes.append(("wait for vacuum", removed_bytes))
-    due: Counter[str] = Counter()
-    for line in lines:
-        due.update(line.due)
     groups = _groups(lags)
-    topic_lags: dict[str, int] = {}
-    for _, topic, lag, _ in groups:
-        topic_lags[topic] = max(lag, topic_lags.get(topic, 0))
     deletions = [(line.topic, deletion) for line in lines for deletion in line.deletions]
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            uri=uri,
-            lines=lines,
-            now_ms=now_ms,
-            totals=[
-                *((plural(number, noun).partition(" ")[2], count(number)) for noun, number in totals),
-                *((label, human_bytes(size)) for label, size in sizes),
-            ],
-            due=" · ".join(f"{job} {count(due[job])}" for job in JOBS if due[job]),
-            warnings=[
-                *(("", 0, text) for text in warnings),
-                *((line.topic, partition, text) for line in lines for partition, text in line.warnings),
-            ],
-            groups=groups,
-            topic_lags=topic_lags,
-            deletions=sorted(deletions, key=lambda named: (named[1].at_ms, named[0])),
-            script=page_file("page.js"),
-            script_hash=script_hash(),
-            **more,
-        )
+    template = environment().get_template("page.html")
+    return template.render(
+        uri=uri,
+        lines=lines,
+        now_ms=now_ms,
+        totals=_totals(lines),
+        due=_due(lines),
+        warnings=[
+            *(("", 0, text) for text in warnings),
+            *((line.topic, partition, text) for line in lines for partition, text in line.warnings),
+        ],
+        groups=groups,
+        topic_lags=_topic_lags(groups),
+        deletions=sorted(deletions, key=lambda named: (named[1].at_ms, named[0])),
+        script=page_file("page.js"),
+        script_hash=script_hash(),
+        **more,
     )
+
+
+def _totals(lines: Sequence[TopicLine]) -> list[tuple[str, str]]:
+    """(what is counted, how much of it there is) of all topics of the page. A single topic is not counted."""
+    numbers = [("topic", len(lines))] if len(lines) != 1 else []
+    numbers += [
+        ("partition", sum(line.partitions for line in lines)),
+        ("sealed segment", sum(line.sealed for line in lines)),
+        ("chunk", sum(line.chunks for line in lines)),
+        ("record", sum(line.records for line in lines)),
+    ]
+    sizes = [("in .log files", sum(line.size_bytes for line in lines))]
+    removed_bytes = sum(line.removed_bytes for line in lines)
+    if removed_bytes:
+        sizes.append(("wait for vacuum", removed_bytes))
+    totals = [(plural(number, noun).partition(" ")[2], count(number)) for noun, number in numbers]
+    return totals + [(label, human_bytes(size)) for label, size in sizes]
+
+
+def _due(lines: Sequence[TopicLine]) -> str:
+    """The jobs that have work now, and in how many partitions."""
+    partitions: Counter[str] = Counter()
+    for line in lines:
+        partitions.update(line.due)
+    return " · ".join(f"{job} {count(partitions[job])}" for job in JOBS if partitions[job])
+
+
+def _topic_lags(groups: Sequence[tuple[str, str, int, int]]) -> dict[str, int]:
+    """{topic: how far the last of its groups is behind}: retention takes records from that one first."""
+    lags: dict[str, int] = {}
+    for _, topic, lag, _ in groups:
+        lags[topic] = max(lag, lags.get(topic, 0))
+    return lags
 
 
 def script_hash(name: str = "page.js") -> str:
@@ -172,7 +186,7 @@ def page_file(name: str) -> str:
 @cache
 def environment() -> Environment:
     """The templates of this room, and what they call."""
-    made = Environment(
+    templates = Environment(
         loader=FunctionLoader(page_file),
         autoescape=True,
         undefined=StrictUndefined,
@@ -180,7 +194,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {
+    templates.filters |= {
         "age": _age,
         "count": count,
         "iso": iso,
@@ -194,7 +208,7 @@ def environment() -> Environment:
         "strip_label": _strip_label,
         "when": when,
     }
-    made.globals |= {
+    templates.globals |= {
         "FOLDED_TOPICS": FOLDED_TOPICS,
         "MOST_DELETIONS": MOST_DELETIONS,
         "MOST_GROUPS": MOST_GROUPS,
@@ -205,7 +219,7 @@ def environment() -> Environment:
         "style": page_file("page.css"),
         "version": __version__,
     }
-    return made
+    return templates
 
 
 def link(path: str, **query: str | int) -> str:
@@ -226,11 +240,13 @@ def _groups(lags: Sequence[GroupLag]) -> list[tuple[str, str, int, int]]:
 
 def _line(sizes: Sequence[Size]) -> str:
     """Bytes over time as the path of a step line of 120 by 24: what a commit left stays until the next."""
-    first, last = sizes[0].committed_ms, sizes[-1].committed_ms
-    most = max(size.log_bytes for size in sizes) or 1
+    first_ms = sizes[0].committed_ms
+    span_ms = max(1, sizes[-1].committed_ms - first_ms)  # commits of one millisecond are all at the left edge
+    most_bytes = max(size.log_bytes for size in sizes) or 1
     path = ""
     for size in sizes:
-        x, y = 118 * (size.committed_ms - first) / max(1, last - first) + 1, 23 - 22 * size.log_bytes / most
+        x = 118 * (size.committed_ms - first_ms) / span_ms + 1
+        y = 23 - 22 * size.log_bytes / most_bytes
         path += f"H{x:.1f}V{y:.1f}" if path else f"M{x:.1f} {y:.1f}"
     return path
 

@@ -71,10 +71,10 @@ def page(
 
     Example: segments page /data/log --port 8765
     """
-    with server(location.open(), port, values.of_values()) as made:
-        print(f"Serving {location.log_dir} at http://{LOOPBACK}:{made.server_port}/ until Ctrl-C", flush=True)
+    with server(location.open(), port, values.of_values()) as http_server:
+        print(f"Serving {location.log_dir} at http://{LOOPBACK}:{http_server.server_port}/ until Ctrl-C", flush=True)
         with until_interrupted():
-            made.serve_forever()
+            http_server.serve_forever()
         print("Ended.")
 
 
@@ -89,13 +89,13 @@ def server(log: LogDir, port: int, formats: Mapping[str, str] | None = None) -> 
         pages_of = pages
 
     try:
-        made = ThreadingHTTPServer((LOOPBACK, port), Bound)
+        http_server = ThreadingHTTPServer((LOOPBACK, port), Bound)
     except OSError as error:
         raise InvalidOptionError(
             f"Port {port} of {LOOPBACK} cannot be had ({error.strerror})", hint="--port 0 takes any that is free"
         ) from None
-    made.daemon_threads = True
-    return made
+    http_server.daemon_threads = True
+    return http_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,8 @@ class Pages:
 
     def _topic(self, query: Mapping[str, str]) -> Answer:
         """The partitions of a topic, from a partition on."""
-        name, first = _topic(query), _number(query, "partition", 0)
+        name = _topic(query)
+        first = _number(query, "partition", 0)
         snapshot = self.log.topic(name).snapshot  # raises UnknownTopicError
         if first:
             snapshot.check_partition(first)
@@ -213,46 +214,60 @@ class Pages:
         names = set(largest(log_bytes))
         versions = {(topic.topic_id, topic.version) for topic in snapshots if topic.topic in names}
         if self._grown is None or self._grown[0] != versions:
-            self._grown = versions, growth(self.log, log_bytes)
+            self._grown = (versions, growth(self.log, log_bytes))
         return self._grown[1]
 
     def _records(self, query: Mapping[str, str]) -> Answer:
         topic = _topic(query)
-        at, offset = query.get("time", "").strip(), query.get("offset", "").strip()
-        partition = _number(query, "partition") if query.get("partition", "").strip() else None
-        numbers = self.log.topic(topic).offsets()
-        offset = "" if at else offset  # a time says more: the page of a record fills in its offset
+        time = query.get("time", "").strip()
+        # A time says more: the page of a record fills in its offset.
+        offset = "" if time else query.get("offset", "").strip()
         notes: list[str] = []
-        if partition is None and (offset or not 1 < len(numbers) <= MOST_TOGETHER):
-            partition = min(numbers)
-            notes += [f"An offset is of one partition, here of {partition}."] if offset and len(numbers) > 1 else []
-        asked: dict[str, Any] = {"until_ms": moment_ms(at) if at else None}
-        notes += [f"Up to {moment(asked['until_ms'])}."] if at else []
-        asked["only"] = RowFilter(query.get("find", ""), query.get("field", "").strip())
-        if asked["only"].field and "=" not in asked["only"].field:
-            found = asked["only"].field[:40]
-            raise InvalidOptionError("This is no field with its text", expected="user.city=Berlin", found=found)
+        partition = self._partition(topic, query, offset, notes)
+        until_ms = moment_ms(time) if time else None
+        if until_ms is not None:
+            notes.append(f"Up to {moment(until_ms)}.")
+        selection: dict[str, Any] = {"until_ms": until_ms, "only": _row_filter(query)}
         if offset and partition is not None:
-            asked["before"] = {partition: _number(query, "offset") + 1}
-        asked |= {name: cursor_of(query[name]) for name in ("before", "after") if query.get(name)}
+            selection["before"] = {partition: _number(query, "offset") + 1}
+        selection |= {name: cursor_of(query[name]) for name in ("before", "after") if query.get(name)}
         formats = self._formats(topic, notes)
         try:
-            page = browse(self.log, topic, partition, formats=formats, **asked)
+            page = browse(self.log, topic, partition, formats=formats, **selection)
         except ValueFormatError as error:
             notes.append(f"Shown as bytes: {error}")
-            page = browse(self.log, topic, partition, **asked)
-        text = records_page(self.log.uri, page, wall_ms(), notes, {"offset": offset, "time": at})
+            page = browse(self.log, topic, partition, **selection)
+        text = records_page(self.log.uri, page, wall_ms(), notes, {"offset": offset, "time": time})
         policy = f"{_POLICY}; connect-src 'self'; script-src '{script_hash('records.js')}'"
         return Answer(HTTPStatus.OK, text, policy)
 
+    def _partition(self, topic: str, query: Mapping[str, str], offset: str, notes: list[str]) -> int | None:
+        """The partition of a list of records; None where all are shown together. Where the query has none, an offset
+        and a topic of very many partitions need one: the first, and `notes` say so.
+        """
+        partition = _number(query, "partition") if query.get("partition", "").strip() else None
+        numbers = self.log.topic(topic).offsets()
+        can_be_together = 1 < len(numbers) <= MOST_TOGETHER and not offset
+        if partition is not None or can_be_together:
+            return partition
+        first = min(numbers)
+        if offset and len(numbers) > 1:
+            notes.append(f"An offset is of one partition, here of {first}.")
+        return first
+
     def _record(self, query: Mapping[str, str]) -> Answer:
-        topic, partition, offset = _topic(query), _number(query, "partition", 0), _number(query, "offset")
-        wanted: dict[str, Any] = {"most_records": 1, "shown_bytes": (WHOLE_BYTES, WHOLE_BYTES)}
-        wanted["after"] = {partition: offset}
+        topic = _topic(query)
+        partition = _number(query, "partition", 0)
+        offset = _number(query, "offset")
+        selection: dict[str, Any] = {
+            "after": {partition: offset},
+            "most_records": 1,
+            "shown_bytes": (WHOLE_BYTES, WHOLE_BYTES),
+        }
         try:
-            page = browse(self.log, topic, partition, formats=self._formats(topic, []), **wanted)
+            page = browse(self.log, topic, partition, formats=self._formats(topic, []), **selection)
         except ValueFormatError:
-            page = browse(self.log, topic, partition, **wanted)
+            page = browse(self.log, topic, partition, **selection)
         if not page.rows or page.rows[0].offset != offset:
             start, end = page.bounds[partition]
             log_ends = f"the log is from {start:,} to {end:,} (exclusive)"
@@ -262,7 +277,9 @@ class Pages:
 
     def _explain(self, query: Mapping[str, str]) -> Answer:
         """What `segments explain` says of a record."""
-        topic, partition, offset = _topic(query), _number(query, "partition", 0), _number(query, "offset")
+        topic = _topic(query)
+        partition = _number(query, "partition", 0)
+        offset = _number(query, "offset")
         _, text = explained(self.log.topic(topic), partition, offset, None, (), every_ms=HOUR_MS)
         return Answer(HTTPStatus.OK, explain_page(topic, partition, offset, text))
 
@@ -276,8 +293,8 @@ class Pages:
                 if not any(start < end for start, end in self.log.topic(topic).offsets().values()):
                     return guess[0]  # nothing to guess from yet
                 self._guesses[topic] = guess
-            formats, said = self._guesses[topic]
-        notes += said
+            formats, guess_notes = self._guesses[topic]
+        notes += guess_notes
         return formats
 
 
@@ -335,6 +352,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _scripted(text: str) -> Answer:
     return Answer(HTTPStatus.OK, text, f"{_POLICY}; script-src '{script_hash()}'")
+
+
+def _row_filter(query: Mapping[str, str]) -> RowFilter:
+    row_filter = RowFilter(query.get("find", ""), query.get("field", "").strip())
+    if row_filter.field and "=" not in row_filter.field:
+        raise InvalidOptionError(
+            "This is no field with its text", expected="user.city=Berlin", found=row_filter.field[:40]
+        )
+    return row_filter
 
 
 def _topic(query: Mapping[str, str]) -> str:

@@ -52,7 +52,8 @@ class TopicLine:
     def of(cls, view: TopicView) -> TopicLine:
         """The line of a topic's view."""
         config = view.described["config"]
-        waiting = [step for partition in view.partitions if (step := partition.next_step)]
+        next_steps = [partition.next_step for partition in view.partitions]
+        waiting = [step for step in next_steps if step is not None]
         return cls(
             view.described["topic"],
             config["cleanup.policy"],
@@ -67,7 +68,9 @@ class TopicLine:
             max((view.numbers["dirty_ratio"] or 0.0 for view in view.partitions), default=-1.0),
             Counter(step.job for partition in view.partitions for step in partition.due),
             min(waiting, key=lambda step: (step.job == VACUUM, step.at_ms), default=None),
-            tuple((one.numbers["partition"], text) for one in view.partitions for text in one.warnings),
+            tuple(
+                (partition.numbers["partition"], text) for partition in view.partitions for text in partition.warnings
+            ),
             tuple(view.deletions),
         )
 
@@ -119,9 +122,12 @@ class TopicLines:
 
     def _line(self, snapshot: Snapshot, config: TopicConfig, now_ms: int) -> TopicLine:
         version = (snapshot.topic_id, snapshot.version)
-        known = self._remembered.get(snapshot.topic)
-        if known is not None and known[0] == version and now_ms < known[1] and not self.log.is_kafka:
-            return known[2]
+        remembered = self._remembered.get(snapshot.topic)
+        # Kafka's own directory has no versions: its files can change under one and the same number.
+        if remembered is not None and not self.log.is_kafka:
+            line_version, line_until_ms, line = remembered
+            if line_version == version and now_ms < line_until_ms:
+                return line
         line = TopicLine.of(topic_view(snapshot, config, now_ms, LEAST_BLOCKS))
         until_ms = min(now_ms + REMEMBERED_MS, NEVER if line.next is None else line.next.at_ms)
         self._remembered[snapshot.topic] = (version, until_ms, line)

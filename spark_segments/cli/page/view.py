@@ -22,9 +22,13 @@ from spark_segments.quantities import human_bytes, plural
 from spark_segments.replicas.role import Role
 
 BLOCKS_A_PAGE = 16_000
-LEAST_BLOCKS, MOST_BLOCKS = 8, 120
+LEAST_BLOCKS = 8
+MOST_BLOCKS = 120
 
-CLEAN, DIRTY, SEALED, ACTIVE = "clean", "dirty", "sealed", "active"
+CLEAN = "clean"
+DIRTY = "dirty"
+SEALED = "sealed"
+ACTIVE = "active"
 """Kinds of segments: in the clean tail or the dirty head of a compacted partition, sealed in any other partition, or
 active (a chunk; in Kafka's own directories the last segment)."""
 
@@ -73,7 +77,11 @@ def blocks(segments: Sequence[Block], limit: int) -> list[Block]:
     return joined
 
 
-JOBS = ROLL, RETAIN, COMPACT, VACUUM = ("roll", "retain", "compact", "vacuum")
+ROLL = "roll"
+RETAIN = "retain"
+COMPACT = "compact"
+VACUUM = "vacuum"
+JOBS = (ROLL, RETAIN, COMPACT, VACUUM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,40 +195,55 @@ class TopicView:
 
 def topic_view(snapshot: Snapshot, config: TopicConfig, now_ms: int, most_blocks: int) -> TopicView:
     """The content of the page for a topic at `now_ms`, with at most about `most_blocks` blocks per strip."""
-    described, forecast = describe(snapshot, config), forecast_topic(snapshot, config, now_ms)
-    rows = Segment.of_table(snapshot.live)
-    ends = np.searchsorted(forecast.owner, np.arange(len(described["partitions"]) + 1)).tolist()
+    description = describe(snapshot, config)
+    forecast = forecast_topic(snapshot, config, now_ms)
+    segments = Segment.of_table(snapshot.live)
+    ends = np.searchsorted(forecast.owner, np.arange(len(description["partitions"]) + 1)).tolist()
     views = []
-    for row, numbers in enumerate(described["partitions"]):
-        start, end = ends[row], ends[row + 1]
-        partition = _Partition(row, numbers, rows[start:end], start, config, forecast, now_ms)
-        steps = partition.steps()
-        last_stable = snapshot.partitions.column("last_stable_offset")[row].as_py()
-        sealed_end = max(
-            (segment.next_offset for segment in partition.segments if segment.state == Segment.SEALED), default=0
-        )
-        ours = [step for step in steps if snapshot.role == Role.LEADER or step.job == VACUUM]  # what runs on this topic
-        warnings = partition_warnings(numbers, ours, last_stable, sealed_end, now_ms)
-        views.append(PartitionView(numbers, partition.strip(most_blocks), steps, warnings))
-    effective, sources = config.effective(), config.sources()
+    for row, numbers in enumerate(description["partitions"]):
+        start = ends[row]
+        partition = _Partition(row, numbers, segments[start : ends[row + 1]], start, config, forecast, now_ms)
+        views.append(_partition_view(snapshot, partition, most_blocks))
+    effective = config.effective()
+    sources = config.sources()
     names = [*SETTINGS, *(name for name in sorted(snapshot.config) if name not in SETTINGS)]
-    settings = [(name, effective[name], sources[name]) for name in names]
-    deletions = _deletions(rows, forecast, now_ms) if snapshot.role == Role.LEADER else []
-    newest_ms = max((segment.max_timestamp_ms for segment in rows), default=-1)
-    return TopicView(described, settings, views, deletions, snapshot.removed_bytes, newest_ms)
+    # A follower loses what its leader loses: its own retention removes nothing.
+    deletions = _deletions(segments, forecast, now_ms) if snapshot.role == Role.LEADER else []
+    return TopicView(
+        described=description,
+        settings=[(name, effective[name], sources[name]) for name in names],
+        partitions=views,
+        deletions=deletions,
+        removed_bytes=snapshot.removed_bytes,
+        newest_ms=max((segment.max_timestamp_ms for segment in segments), default=-1),
+    )
+
+
+def _partition_view(snapshot: Snapshot, partition: _Partition, most_blocks: int) -> PartitionView:
+    steps = partition.steps()
+    # Vacuum alone runs on a follower: the other jobs wait there for the leader, and are not late.
+    own_steps = [step for step in steps if snapshot.role == Role.LEADER or step.job == VACUUM]
+    last_stable = snapshot.partitions.column("last_stable_offset")[partition.row].as_py()
+    sealed_ends = [segment.next_offset for segment in partition.segments if segment.state == Segment.SEALED]
+    warnings = partition_warnings(
+        partition.numbers, own_steps, last_stable, max(sealed_ends, default=0), partition.now_ms
+    )
+    return PartitionView(partition.numbers, partition.strip(most_blocks), steps, warnings)
 
 
 def _deletions(rows: Sequence[Segment], forecast: TopicForecast, now_ms: int) -> list[Deletion]:
     """`rows`: the live segments, as the forecast has them."""
-    together: dict[tuple[int, str], list[tuple[int, Segment]]] = {}
-    for row, at_ms in enumerate(forecast.retain_ms.tolist()):
+    deleted: dict[tuple[int, str], list[tuple[int, Segment]]] = {}
+    for row, retain_ms in enumerate(forecast.retain_ms.tolist()):
         rule = forecast.expired.get(row, RETENTION_MS)
+        at_ms = retain_ms
         if rows[row].state != Segment.SEALED:  # it goes with its partition, once roll has sealed it
             at_ms = max(int(forecast.expires_ms[forecast.owner[row]]), now_ms)
-        at_ms = now_ms if row in forecast.expired else at_ms
+        if row in forecast.expired:
+            at_ms = now_ms
         if at_ms < NEVER:
-            soon = bisect_left(SOON_MS, at_ms - now_ms)
-            together.setdefault((soon, rule), []).append((at_ms, rows[row]))
+            span = bisect_left(SOON_MS, at_ms - now_ms)
+            deleted.setdefault((span, rule), []).append((at_ms, rows[row]))
     return [
         Deletion(
             min(at_ms for at_ms, _ in several),
@@ -229,7 +252,7 @@ def _deletions(rows: Sequence[Segment], forecast: TopicForecast, now_ms: int) ->
             sum(segment.records for _, segment in several),
             sum(segment.log_bytes for _, segment in several),
         )
-        for (_, rule), several in sorted(together.items(), key=lambda item: item[0])
+        for (_, rule), several in sorted(deleted.items(), key=lambda item: item[0])
     ]
 
 
@@ -254,11 +277,13 @@ class _Partition:
 
         A Kafka directory does not have the topics' policies: a partition that has been cleaned counts as compacted.
         """
-        rows, first_dirty = (place, place + 1), self.numbers["first_dirty_offset"]
+        rows = (place, place + 1)
+        first_dirty = self.numbers["first_dirty_offset"]
         if segment.state != Segment.SEALED:
             return Block(ACTIVE, rows, segment.log_bytes)
         if not self.config.compact and first_dirty <= self.numbers["log_start_offset"]:
             return Block(SEALED, rows, segment.log_bytes)
+        # The first dirty offset may lie in the segment: |base ==clean== first dirty ==dirty== next|
         share = (first_dirty - segment.base_offset) / max(segment.next_offset - segment.base_offset, 1)
         if share >= 1:
             return Block(CLEAN, rows, segment.log_bytes)
@@ -269,8 +294,9 @@ class _Partition:
         segments = self.segments[start:end]
         firsts = [segment.first_batch_max_timestamp_ms for segment in segments]
         goes = self._goes(start)
-        if len(segments) > 1 and (last := self._goes(end - 1)) != goes:
-            goes = f"{goes}; the last: {last}"
+        last_goes = self._goes(end - 1)
+        if last_goes != goes:
+            goes = f"{goes}; the last: {last_goes}"
         return BlockView(
             block,
             segments[0].base_offset,
@@ -298,10 +324,12 @@ class _Partition:
     def _retention(self, row: int) -> list[str]:
         """The ways in which retention can later remove a sealed segment that stays now."""
         ways = []
-        if (at_ms := int(self.forecast.retain_ms[row])) < NEVER:
+        at_ms = int(self.forecast.retain_ms[row])
+        if at_ms < NEVER:
             ways.append(f"{when(at_ms, self.now_ms)}, by retention.ms")
-        if (grow := int(self.forecast.retain_bytes[row])) < NEVER:
-            ways.append(f"with {human_bytes(grow)} more, by retention.bytes")
+        growth_bytes = int(self.forecast.retain_bytes[row])
+        if growth_bytes < NEVER:
+            ways.append(f"with {human_bytes(growth_bytes)} more, by retention.bytes")
         return ways
 
     def steps(self) -> list[StepView]:
@@ -313,26 +341,22 @@ class _Partition:
         active = sum(segment.log_bytes for segment in self.segments if segment.state != Segment.SEALED)
         if not active:
             return StepView(ROLL, "nothing: the active segment is empty")
-        idle_ms, expires_ms = int(self.forecast.idle_ms[self.row]), int(self.forecast.expires_ms[self.row])
-        at_ms, limit = min(idle_ms, expires_ms), self.config.segment_bytes
-        if roll := self.forecast.roll.get(self.row):
+        idle_ms = int(self.forecast.idle_ms[self.row])
+        expires_ms = int(self.forecast.expires_ms[self.row])
+        at_ms = min(idle_ms, expires_ms)
+        roll = self.forecast.roll.get(self.row)
+        if roll:
             return StepView(ROLL, f"now: {', '.join(roll.reasons)}", due=True, since_ms=at_ms)
-        full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(limit)}"
+        full = f"when segment.bytes are full: {human_bytes(active)} of {human_bytes(self.config.segment_bytes)}"
         if at_ms == NEVER:
             return StepView(ROLL, full)
         why = "by segment.ms" if idle_ms <= expires_ms else "because all of it has expired by then"
         return StepView(ROLL, f"{when(at_ms, self.now_ms)} {why}, or {full}", at_ms=at_ms)
 
     def _retain(self) -> StepView:
-        taken = [row for row in range(self.start, self.start + len(self.segments)) if row in self.forecast.expired]
-        if taken:
-            size = sum(self.segments[row - self.start].log_bytes for row in taken)
-            reasons = ", ".join(dict.fromkeys(self.forecast.expired[row] for row in taken))
-            text = f"now: {plural(len(taken), 'sealed segment')}, {human_bytes(size)}, by {reasons}"
-            oldest = self.segments[taken[0] - self.start].max_timestamp_ms
-            timed = oldest >= 0 and self.forecast.expired[taken[0]] == RETENTION_MS
-            since_ms = oldest + self.config.retention_ms if timed else NEVER
-            return StepView(RETAIN, text, due=True, since_ms=since_ms)
+        expired = [row for row in range(self.start, self.start + len(self.segments)) if row in self.forecast.expired]
+        if expired:
+            return self._retain_now(expired)
         if not self.config.delete:
             return StepView(RETAIN, "nothing: cleanup.policy has no delete")
         if not self.segments or self.segments[0].state != Segment.SEALED:
@@ -343,6 +367,16 @@ class _Partition:
         return StepView(
             RETAIN, f"the oldest segment {' or '.join(ways)}", at_ms=int(self.forecast.retain_ms[self.start])
         )
+
+    def _retain_now(self, expired: Sequence[int]) -> StepView:
+        """`expired`: rows of the forecast, at least one."""
+        size = human_bytes(sum(self.segments[row - self.start].log_bytes for row in expired))
+        reasons = ", ".join(dict.fromkeys(self.forecast.expired[row] for row in expired))
+        text = f"now: {plural(len(expired), 'sealed segment')}, {size}, by {reasons}"
+        newest_ms = self.segments[expired[0] - self.start].max_timestamp_ms
+        is_by_time = newest_ms >= 0 and self.forecast.expired[expired[0]] == RETENTION_MS
+        since_ms = newest_ms + self.config.retention_ms if is_by_time else NEVER
+        return StepView(RETAIN, text, due=True, since_ms=since_ms)
 
     def _retain_active(self) -> StepView:
         at_ms = int(self.forecast.expires_ms[self.row])
@@ -376,8 +410,8 @@ class _Partition:
 
     def _vacuum(self) -> StepView:
         at_ms = int(self.forecast.vacuum_ms[self.row])
-        files, size = int(self.forecast.removed[self.row]), human_bytes(int(self.forecast.removed_bytes[self.row]))
-        text = f"{plural(files, 'segment')} that left the log, {size}"
+        size = human_bytes(int(self.forecast.removed_bytes[self.row]))
+        text = f"{plural(int(self.forecast.removed[self.row]), 'segment')} that left the log, {size}"
         if at_ms <= self.now_ms:
             return StepView(VACUUM, f"now: {text}", due=True, since_ms=at_ms)
         return StepView(VACUUM, f"{text}: from {when(at_ms, self.now_ms)}, by file.delete.delay.ms", at_ms=at_ms)
