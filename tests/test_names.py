@@ -16,8 +16,6 @@ NOT_NAMES = ("given", "known", "made", "said", "there", "wanted", "whole")
 """As names of variables and parameters."""
 
 STILL_USED = {
-    "cli": 51,
-    "conformance": 2,
     "format": 6,
     "kafka": 19,
     "kafka_protocol": 82,

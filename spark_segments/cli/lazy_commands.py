@@ -9,7 +9,6 @@ Words of Kafka's tools and of kcat are answered with what does it here.
 from __future__ import annotations
 
 import io
-import itertools
 import pkgutil
 import re
 import sys
@@ -64,9 +63,10 @@ class HabitualCommand(TyperCommand):
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """The help, with the lines of its examples as they stand: click would fill them up like a paragraph."""
-        before, self.help = self.help, re.sub(r"(?m)(?<=\n\n)(?=Example: )", "\b\n", self.help or "")
+        docstring = self.help
+        self.help = re.sub(r"(?m)(?<=\n\n)(?=Example: )", "\b\n", docstring or "")
         super().format_help_text(ctx, formatter)
-        self.help = before
+        self.help = docstring
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the command without habits. An option of another tool ends it, with what does it here."""
@@ -75,25 +75,35 @@ class HabitualCommand(TyperCommand):
             if args and args[-1] in ours and not ours[args[-1]].is_flag:
                 args = args[:-1]  # the shell completes its value; without one the parser forgets the words before
             return super().parse_args(ctx, args)
-        arguments = {(param.name or "").upper() for param in self.params if param.param_type_name == "argument"}
-        rest = iter(args)
-        for word in itertools.takewhile(lambda word: word != "--", rest):
-            name, equals, _ = word.partition("=")
-            if name in ours:
-                next(rest if not equals and not ours[name].is_flag else iter(()), None)  # its value
-            elif (place := STANDS_FOR.get(name)) in arguments:
-                ctx.fail(f"There is no {name} here: {place}, an argument, stands in its place.")
-            elif name in ANSWERS:
-                ctx.fail(f"There is no {name} here: {ANSWERS[name]}.")
+        self._refuse_options_of_others(ctx, args, ours)
         self._refuse_repeats(ctx, args)
         return super().parse_args(ctx, args)
 
+    def _refuse_options_of_others(self, ctx: Any, words: Sequence[str], ours: Mapping[str, Any]) -> None:
+        """Ends in an error at an option that Kafka's tools or kcat have and this command has not."""
+        arguments = {(param.name or "").upper() for param in self.params if param.param_type_name == "argument"}
+        rest = iter(words)
+        for word in rest:
+            if word == "--":
+                return
+            name, equals, _ = word.partition("=")
+            if name in ours:
+                # The value of an option of ours may look like an option of another tool: a key can be -e.
+                if not equals and not ours[name].is_flag:
+                    next(rest, None)
+                continue
+            place = STANDS_FOR.get(name)
+            if place in arguments:
+                ctx.fail(f"There is no {name} here: {place}, an argument, stands in its place.")
+            if name in ANSWERS:
+                ctx.fail(f"There is no {name} here: {ANSWERS[name]}.")
+
     def _refuse_repeats(self, ctx: Any, words: list[str]) -> None:
         """Ends in an error where an option that takes one value is given twice: all but the last would be dropped."""
-        given: list[Any] = self.make_parser(ctx).parse_args(args=[*words])[2]
-        for param in given:
+        params: list[Any] = self.make_parser(ctx).parse_args(args=[*words])[2]
+        for param in params:
             is_same = param.param_type_name == "argument" or (param.is_flag and not param.secondary_opts)
-            if not is_same and not param.multiple and given.count(param) > 1:
+            if not is_same and not param.multiple and params.count(param) > 1:
                 ctx.fail(f"Option '{param.opts[0]}' is given twice, and takes one value.")
 
 

@@ -107,9 +107,9 @@ _PARTITION: tuple[_Metric, ...] = (
 
 def gauge(name: str, unit: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Any:
     """A gauge of prometheus-client with a sample for each (labels, value) that has a value."""
-    known = [(labels, value) for labels, value in samples if value is not None]
-    family = GaugeMetricFamily(name, text, labels=[*known[0][0]] if known else [], unit=unit)
-    for labels, value in known:
+    values = [(labels, value) for labels, value in samples if value is not None]
+    family = GaugeMetricFamily(name, text, labels=[*values[0][0]] if values else [], unit=unit)
+    for labels, value in values:
         family.add_metric([*labels.values()], value)
     return family
 

@@ -227,14 +227,16 @@ def _expired(report: Mapping[str, Any]) -> str:
     return f"All has expired in active segments with {records}: this {does}, and the next retain removes it"
 
 
-def _table_line(topic: str, said: Mapping[str, Any]) -> str:
-    if said["version"] is None:
+def _table_line(topic: str, details: Mapping[str, Any]) -> str:
+    if details["version"] is None:
         return f"{topic}: no table yet"
-    counts = {name: said.get(f"rows_{name}") for name in ("added", "removed")}
-    changed = [f"{plural(number, 'row')} {name}" for name, number in counts.items() if number]
-    why = f" ({said['why']})" if said["why"] else ""
-    done = f"{', '.join(changed) or 'as it was'}{why}"
-    return f"{topic}: version {said['version']} of its table, {plural(said['rows'], 'row')}: {done}"
+    counts = {name: details.get(f"rows_{name}") for name in ("added", "removed")}
+    changes = ", ".join(f"{plural(number, 'row')} {name}" for name, number in counts.items() if number)
+    line = f"{topic}: version {details['version']} of its table, {plural(details['rows'], 'row')}"
+    line += f": {changes or 'as it was'}"
+    if details["why"]:
+        line += f" ({details['why']})"
+    return line
 
 
 def tell(report: Report, told: set[str]) -> set[str]:
@@ -338,7 +340,8 @@ def _short(line: Mapping[str, Any], job: str) -> dict[str, Any]:
     columns = {name: line.get(name) for name in ("topic", "partition", "action", "reason")}
     columns |= {"action": None} if line["action"] == job else {}
     for name in ("records", "bytes"):
-        before, after = line.get(f"{name}_in", 0), line.get(f"{name}_out", 0)
+        before = line.get(f"{name}_in", 0)
+        after = line.get(f"{name}_out", 0)
         if before or after:
             columns[name] = shown_change(name, before, after)
     for name in ("dirty_ratio", "cleanable_bytes", *_ERASED):  # of a dry run

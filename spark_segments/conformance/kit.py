@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import tempfile
@@ -21,7 +20,9 @@ Reader = Callable[[Request], Iterable[Answer]]
 _CLOSING = ("end", "topics", "offsets", "offset", "refused", "unsupported")
 _NOTHING_MORE = object()
 
-PASSED, FAILED, UNSUPPORTED = "passed", "failed", "not supported"
+PASSED = "passed"
+FAILED = "failed"
+UNSUPPORTED = "not supported"
 
 
 def check_reader(root: Path, reader: Reader, say: Callable[[str], object]) -> Counter[str]:
@@ -44,24 +45,8 @@ _SAID = ("request", "topic", "partition", "timestamp", "version", "isolation_lev
 
 def _judged(vector: Vector, request: Request, answers: Iterable[Answer]) -> tuple[str, str]:
     """(the outcome of a request, what is wrong)."""
-    closing: Answer | None = None
     records = vector.expected(request)
-
-    def given() -> Iterator[Answer]:
-        nonlocal closing
-        for answer in answers:
-            if any(name in answer for name in _CLOSING) and "key" not in answer:
-                closing = answer
-                return
-            yield answer
-
-    wrong, count = "", 0
-    for number, (mine, theirs) in enumerate(itertools.zip_longest(records or (), given(), fillvalue=_NOTHING_MORE)):
-        count += theirs is not _NOTHING_MORE
-        if mine != theirs and not wrong:
-            there = "no record" if theirs is _NOTHING_MORE else json.dumps(theirs)
-            expected = "no record" if mine is _NOTHING_MORE else json.dumps(mine)
-            wrong = f"record {number}: expected {expected[:300]}, found {there[:300]}"
+    mismatch, count, closing = _compared(records or (), answers)
     if closing is None:
         return FAILED, "the reader ended before it answered"
     if "unsupported" in closing:
@@ -71,12 +56,45 @@ def _judged(vector: Vector, request: Request, answers: Iterable[Answer]) -> tupl
     if "refused" in closing:
         return FAILED, f"expected an answer, found the error {closing['refused']}"
     if records is not None:
-        wrong = wrong or ("" if closing.get("end") == count else f"expected end {count}, found {closing}")
-        return (FAILED, wrong) if wrong else (PASSED, "")
+        if not mismatch and closing.get("end") != count:
+            mismatch = f"expected end {count}, found {closing}"
+        return (FAILED, mismatch) if mismatch else (PASSED, "")
     name = next(name for name in ("topics", "offsets", "offset") if name in request)
     if closing.get(name, _NOTHING_MORE) != request[name]:
         return FAILED, f"expected {name} {request[name]}, found {closing}"
     return PASSED, ""
+
+
+def _compared(records: Iterable[Answer], answers: Iterable[Answer]) -> tuple[str, int, Answer | None]:
+    """(the first record that differs, how many records the reader gave, its closing line). All answers are taken up to
+    the closing line, also behind a difference: the next request would get the rest.
+    """
+    mismatch = ""
+    count = 0
+    closing: Answer | None = None
+    expected = iter(records)
+    for answer in answers:
+        if _is_closing(answer):
+            closing = answer
+            break
+        record = next(expected, _NOTHING_MORE)
+        if record != answer and not mismatch:
+            mismatch = _mismatch(count, record, answer)
+        count += 1
+    record = next(expected, _NOTHING_MORE)
+    if record is not _NOTHING_MORE and not mismatch:
+        mismatch = _mismatch(count, record, _NOTHING_MORE)
+    return mismatch, count, closing
+
+
+def _mismatch(number: int, expected: object, found: object) -> str:
+    texts = ["no record" if record is _NOTHING_MORE else json.dumps(record)[:300] for record in (expected, found)]
+    return f"record {number}: expected {texts[0]}, found {texts[1]}"
+
+
+def _is_closing(answer: Answer) -> bool:
+    """Whether an answer is no record. A record has an offset, too, but no closing line has a key."""
+    return any(name in answer for name in _CLOSING) and "key" not in answer
 
 
 class CommandReader:
@@ -102,14 +120,15 @@ class CommandReader:
         for line in stdout:
             answer = json.loads(line)
             yield answer
-            if any(name in answer for name in _CLOSING) and "key" not in answer:
+            if _is_closing(answer):
                 return
         self.close()  # it has ended: the next request starts it again
 
     def close(self) -> None:
         """Ends the program."""
         if self._process is not None:
-            process, self._process = self._process, None
+            process = self._process
+            self._process = None
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()

@@ -65,12 +65,12 @@ class Vector:
         records = request.get("records")
         if not isinstance(records, str):
             return records
-        wanted = {name: request[name] for name in ("topic",) if name in request}
+        topic = request.get("topic")
         answers = []
         for record in _records(self.root / records):
             if "isolation" in record and record["isolation"] != request["isolation_level"]:
                 continue
-            if any(record.get(name, value) != value for name, value in wanted.items()):
+            if topic is not None and record.get("topic", topic) != topic:
                 continue
             if record.get("isControl") or record["offset"] < request.get("from", 0):
                 continue

@@ -1238,8 +1238,8 @@ MUTANTS = (
         "append",
         "the value of an envelope is written anew",
         "cli/records/envelopes.py",
-        "        found = line[start:at] if name == wanted else found\n",
-        "        found = json.dumps(json.loads(line)[wanted])\n",
+        "        found = line[start:at] if name == member else found\n",
+        "        found = json.dumps(json.loads(line)[member])\n",
         "tests/cli/test_dumps_of_others.py::test_envelopes_are_records",
     ),
     Mutant(

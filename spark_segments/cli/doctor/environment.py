@@ -62,11 +62,12 @@ def environment() -> Iterator[Check]:
 
 def versions() -> Check:
     """The versions of Python, this package and its libraries, against the ranges that the package was tested with."""
-    installed = {name: version for name in LIBRARIES if (version := _version(name)) is not None}
+    versions_found = {name: _version(name) for name in LIBRARIES}
+    installed = {name: version for name, version in versions_found.items() if version is not None}
     wrong = [
-        f"{name} {installed[name]} (tested: {wanted})"
-        for name, wanted in _tested_ranges().items()
-        if name in installed and not _is_within(installed[name], wanted)
+        f"{name} {installed[name]} (tested: {tested})"
+        for name, tested in _tested_ranges().items()
+        if name in installed and not _is_within(installed[name], tested)
     ]
     text = ", ".join([f"Python {platform.python_version()}", f"spark_segments {spark_segments.__version__}"])
     text += "".join(f", {name} {version}" for name, version in installed.items())
@@ -111,8 +112,8 @@ def worker_python() -> Check:
 
     Where it lacks this package, Spark says DATA_SOURCE_NOT_FOUND.
     """
-    given = os.environ.get("PYSPARK_PYTHON")
-    command = given or shutil.which("python3") or "python3"
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    command = chosen or shutil.which("python3") or "python3"
     hint = f"export PYSPARK_PYTHON={sys.executable}"
     try:
         # As Spark starts it: with the PYTHONPATH of this process, in a directory that has no package by accident.
@@ -121,13 +122,13 @@ def worker_python() -> Check:
         )
     except (OSError, subprocess.SubprocessError) as error:
         return Check("worker python", FAILED, f"{command} does not run: {error}", hint)
-    why = "(PYSPARK_PYTHON)" if given else "(the first python3 on the PATH)"
+    why = "(PYSPARK_PYTHON)" if chosen else "(the first python3 on the PATH)"
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         text = f"{command} {why} cannot import the package: {last}. Spark says DATA_SOURCE_NOT_FOUND"
-        if not given:
+        if not chosen:
             text += ", except in sessions of spark_session()"
-        return Check("worker python", FAILED if given else WARNING, text, hint)
+        return Check("worker python", FAILED if chosen else WARNING, text, hint)
     (major, minor), version, _ = json.loads(done.stdout)
     if (major, minor) != sys.version_info[:2] or version != spark_segments.__version__:
         here = f"Python {platform.python_version()} with spark_segments {spark_segments.__version__} here"
@@ -168,10 +169,10 @@ def _tested_ranges() -> dict[str, str]:
     return {match["name"]: match["range"].strip() for match in matches if match and match["name"] in LIBRARIES}
 
 
-def _is_within(version: str, wanted: str) -> bool:
+def _is_within(version: str, tested: str) -> bool:
     """Whether a version is in a range of >= and < parts, which is all that our requirements have."""
     numbers = _numbers(version)
-    for part in filter(None, (part.strip() for part in wanted.split(","))):
+    for part in filter(None, (part.strip() for part in tested.split(","))):
         if part.startswith(">=") and numbers < _numbers(part[2:]):
             return False
         if part.startswith("<") and not part.startswith("<=") and numbers >= _numbers(part[1:]):
@@ -198,15 +199,16 @@ def ask_workers(master: str) -> Iterator[Check]:
     rows = session.range(0, 8, 1, 8).mapInArrow(_of_worker, _COLUMNS).collect()
     ended = time.time()
     here = (f"{sys.version_info.major}.{sys.version_info.minor}", spark_segments.__version__)
-    there = sorted({(row["python"], row["package"]) for row in rows})
-    text = ", ".join(f"Python {python} with spark_segments {package}" for python, package in there)
-    if there == [here]:
+    workers = sorted({(row["python"], row["package"]) for row in rows})
+    text = ", ".join(f"Python {python} with spark_segments {package}" for python, package in workers)
+    if workers == [here]:
         yield Check("spark workers", OK, text)
     else:
         hint = (
             "Give the executors the driver's environment: PYSPARK_PYTHON, or spark.archives; see the page on clusters"
         )
         yield Check("spark workers", FAILED, f"{text}; the driver: Python {here[0]} with {here[1]}", hint)
+    # A worker looked at its clock while the job ran: any time between its start and its end is right.
     off = max(max(started - row["clock"], row["clock"] - ended, 0.0) for row in rows)
     status = WARNING if off > FAR_SECONDS else OK
     yield Check(

@@ -42,7 +42,8 @@ def store(storage: Storage) -> Iterator[Check]:
     if marked is not None and marked.is_kafka:
         yield Check("conditional writes", SKIPPED, "Kafka wrote this directory: nothing is written to it")
         return
-    directory, missing = f"{PROBES}/{uuid.uuid4().hex}", _missing(storage)
+    directory = f"{PROBES}/{uuid.uuid4().hex}"
+    missing = _missing(storage)
     try:
         written = conditional_writes(storage, directory)
         yield written
@@ -115,7 +116,7 @@ def clock(storage: Storage, directory: str) -> Check:
     storage.write(path, b"?")
     ended_ms = wall_ms()
     stamped_ms = next(info.mtime_ms for info in storage.list(directory) if info.path == path)
-    # A store may stamp whole seconds.
+    # A store may stamp whole seconds: a second on either side is no difference of clocks.
     off_ms = max(started_ms - 1000 - stamped_ms, stamped_ms - ended_ms - 1000, 0)
     text = f"this machine and the store differ by {off_ms / 1000:.0f} s"
     if off_ms > FAR_MS:
@@ -134,8 +135,8 @@ def _delete(storage: Storage, directory: str, missing: Iterable[Path]) -> None:
     if storage.is_local:  # elsewhere directories are names alone
         shutil.rmtree(storage.location(directory))
         os.rmdir(storage.location(PROBES))
-        for made in missing:
-            made.rmdir()
+        for directory_made in missing:
+            directory_made.rmdir()
 
 
 def _line(error: BaseException) -> str:

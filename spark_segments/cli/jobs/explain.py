@@ -144,8 +144,9 @@ def explanation_text(explanation: Explanation) -> str:
             _when("It leaves the log", "It does not leave the log", explanation.leaves_log, explanation.now_ms)
         )
     if explanation.files_deleted is not None:
-        said, never = "The last file that holds it is deleted", "The last file that holds it is not deleted"
-        lines.append(_when(said, never, explanation.files_deleted, explanation.now_ms))
+        happens = "The last file that holds it is deleted"
+        never = "The last file that holds it is not deleted"
+        lines.append(_when(happens, never, explanation.files_deleted, explanation.now_ms))
     if explanation.waits_for:
         lines.append(f"No latest time can be given: {'; '.join(_WAITS[reason] for reason in explanation.waits_for)}.")
     if explanation.steps:
@@ -226,12 +227,15 @@ def _roll(step: Step, explanation: Explanation) -> str:
         return (
             "all of the active segment has expired and is due to be rolled, unless a younger record is appended before"
         )
-    if due := step.facts["due"]:
+    due = step.facts["due"]
+    if due:
         text = f"the active segment is due to be rolled ({', '.join(due)})"
-        whole = step.window.latest_ms == explanation.now_ms + explanation.every_ms
-        return text if whole else f"{text}, but the record may be in the part that stays active"
-    there, full = human_bytes(step.facts["log_bytes"]), human_bytes(int(explanation.settings["segment.bytes"]))
-    text = f"the active segment, which has {there}, is rolled once it has segment.bytes ({full})"
+        # Roll seals full segments and leaves the rest: a record near the end can wait for a later run.
+        is_all_rolled = step.window.latest_ms == explanation.now_ms + explanation.every_ms
+        return text if is_all_rolled else f"{text}, but the record may be in the part that stays active"
+    size = human_bytes(step.facts["log_bytes"])
+    full = human_bytes(int(explanation.settings["segment.bytes"]))
+    text = f"the active segment, which has {size}, is rolled once it has segment.bytes ({full})"
     if step.window.latest_ms is not None:
         segment_ms = step.facts["segment_ms"]
         by_clock = "segment.ms" if int(explanation.settings["segment.ms"]) == segment_ms else "max.compaction.lag.ms"
@@ -257,9 +261,12 @@ def _retention_ms(step: Step, explanation: Explanation) -> str:
         ):
             return f"{older}; its largest timestamp is {largest}"
         return f"{older}, and the segments before it; the segment at {base_offset} has the largest timestamp, {largest}"
-    least, most = (step.facts[f"largest_timestamp_{which}_ms"] for which in ("from", "to"))
-    known = [f"{word} {moment(at_ms)}" for word, at_ms in (("from", least), ("to", most)) if at_ms is not None]
-    return f"{older}; its largest timestamp will be {' '.join(known)}" if known else older
+    bounds = []
+    for word in ("from", "to"):
+        at_ms = step.facts[f"largest_timestamp_{word}_ms"]
+        if at_ms is not None:
+            bounds.append(f"{word} {moment(at_ms)}")
+    return f"{older}; its largest timestamp will be {' '.join(bounds)}" if bounds else older
 
 
 def _retention_bytes(step: Step, explanation: Explanation) -> str:

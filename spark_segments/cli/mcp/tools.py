@@ -67,9 +67,9 @@ def answered(write: Callable[[BinaryIO], object]) -> str:
     try:
         write(answer)
     except _Full:
-        whole = answer.getvalue()[:MOST_BYTES]
-        lines, _, _ = whole.rpartition(b"\n")
-        text = (lines or whole).decode(errors="ignore")
+        content = answer.getvalue()[:MOST_BYTES]
+        lines, _, _ = content.rpartition(b"\n")
+        text = (lines or content).decode(errors="ignore")
         return f"{text}\n… cut after {MOST_BYTES:,} bytes: ask for fewer records, columns or partitions"
     return answer.getvalue().decode(errors="replace")
 
@@ -84,9 +84,9 @@ def _told(tool: Callable[..., str]) -> Callable[..., str]:
     """The tool with its errors as text for the assistant, in the words of the command line."""
 
     @functools.wraps(tool)
-    def called(*args: Any, **given: Any) -> str:
+    def called(*args: Any, **arguments: Any) -> str:
         try:
-            return tool(*args, **given)
+            return tool(*args, **arguments)
         except (SegmentsError, OSError) as error:
             raise ToolError(words_of(error)) from error
 
@@ -103,8 +103,12 @@ class Tools:
 
     def server(self) -> MCPServer[Any]:
         """A server of the protocol that has these tools."""
-        words, version = _WORDS.format(uri=self.log.uri), spark_segments.__version__
-        server: MCPServer[Any] = MCPServer("spark_segments", version=version, instructions=words, log_level="WARNING")
+        server: MCPServer[Any] = MCPServer(
+            "spark_segments",
+            version=spark_segments.__version__,
+            instructions=_WORDS.format(uri=self.log.uri),
+            log_level="WARNING",
+        )
         for tool in (self.describe, self.explain, self.consume, self.sql, self.verify):
             server.add_tool(_told(tool), annotations=_READS, structured_output=False)
         return server
@@ -116,8 +120,9 @@ class Tools:
         The answer is JSON, an object a line: of a topic the topic first, then its partitions.
         """
         if topic is not None:
-            said = self.log.topic(topic).describe()
-            return as_lines([said | {"partitions": len(said["partitions"])}, *said["partitions"]])
+            description = self.log.topic(topic).describe()
+            partitions = description["partitions"]
+            return as_lines([description | {"partitions": len(partitions)}, *partitions])
         names = self.log.topics()
         more = [f"… and {', '.join(names[MOST_TOPICS:])}"] if len(names) > MOST_TOPICS else []
         return as_lines(itertools.chain(map(self._figures, names[:MOST_TOPICS]), more))

@@ -57,8 +57,9 @@ def _record(line: str, encoded: Collection[str]) -> tuple[Any, ...]:
     members = json.loads(line)
     if not isinstance(members, dict):
         raise Undecodable("no object")
-    if failed := [name for name in _UNDECODED if name in members]:
-        raise Undecodable(f"kcat could not decode its {failed[0].removesuffix('_error')}")
+    for name in _UNDECODED:
+        if name in members:
+            raise Undecodable(f"kcat could not decode its {name.removesuffix('_error')}")
     metadata = members.get("metadata") or {}
     if not isinstance(metadata, dict) or not members.keys() <= _MEMBERS or not metadata.keys() <= _METADATA:
         raise Undecodable("it has a member that no envelope has")
@@ -66,19 +67,34 @@ def _record(line: str, encoded: Collection[str]) -> tuple[Any, ...]:
     if len(names) != 1:
         raise Undecodable("it has no value, or two; that of a tombstone is null")
     parts = members | metadata
-    timestamp = parts.get("ts", parts.get("timestamp")) if parts.get("tstype") != "unknown" else None
-    if timestamp is not None and type(timestamp) not in (int, str):
-        raise Undecodable("a timestamp is neither text nor whole milliseconds")
-    partition = parts.get("partition")
-    if partition is not None and not (type(partition) is int and 0 <= partition <= _MOST_PARTITION):
-        raise Undecodable("a partition is no number of one")
+    timestamp = _timestamp(parts)
+    partition = _partition(parts)
     return (
         _content(members, "key", line, "key" in encoded or members.get("keyIsArray") is True),
         _content(members, names[0], line, "value" in encoded or members.get("valueIsArray") is True),
-        None if timestamp is None else str(timestamp),
+        timestamp,
         partition,
         _headers(members.get("headers"), "headers" in encoded),
     )
+
+
+def _timestamp(parts: dict[str, Any]) -> str | None:
+    if parts.get("tstype") == "unknown":  # kcat then writes a ts that is no time
+        return None
+    timestamp = parts.get("ts", parts.get("timestamp"))
+    if timestamp is None:
+        return None
+    if type(timestamp) not in (int, str):
+        raise Undecodable("a timestamp is neither text nor whole milliseconds")
+    return str(timestamp)
+
+
+def _partition(parts: dict[str, Any]) -> int | None:
+    partition = parts.get("partition")
+    is_number = type(partition) is int  # a bool is an int for isinstance
+    if partition is not None and not (is_number and 0 <= partition <= _MOST_PARTITION):
+        raise Undecodable("a partition is no number of one")
+    return partition
 
 
 def _content(members: dict[str, Any], name: str, line: str, is_base64: bool) -> bytes | None:
@@ -97,16 +113,18 @@ def _bytes_of(text: str | None, is_base64: bool) -> bytes | None:
     return base64.b64decode(text, validate=True) if is_base64 else text.encode()
 
 
-def _written(line: str, wanted: str) -> str:
+def _written(line: str, member: str) -> str:
     """What the line of an object has for a member, letter for letter; of two of one name the last, as json has it."""
-    found, at = "", line.index("{") + 1
-    while line[at := _behind_space(line, at)] != "}":
+    found = ""
+    at = _behind_space(line, line.index("{") + 1)
+    while line[at] != "}":
         name, at = _DECODER.raw_decode(line, at)
         start = _behind_space(line, _behind_space(line, at) + 1)  # behind the colon
         _, at = _DECODER.raw_decode(line, start)
-        found = line[start:at] if name == wanted else found
+        found = line[start:at] if name == member else found
         at = _behind_space(line, at)
-        at += line[at] == ","
+        if line[at] == ",":
+            at = _behind_space(line, at + 1)
     return found
 
 

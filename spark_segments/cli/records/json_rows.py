@@ -23,7 +23,8 @@ from spark_segments.values.text.json_read import one_value_a_row, read_objects
 from spark_segments.values.text.json_write import write_json
 from spark_segments.values.undecodable import Undecodable
 
-_TEXT, _NUMBER = pa.string(), pa.int64()
+_TEXT = pa.string()
+_NUMBER = pa.int64()
 _HEADER = ("key", "value", "value_base64")
 
 RECORD_SCHEMA = pa.schema(
@@ -61,7 +62,8 @@ class Lines:
         starts, sizes = line_spans(block)
         content = np.frombuffer(block, np.uint8)
         is_filled = sizes > 0
-        starts, sizes = starts[is_filled], sizes[is_filled]
+        starts = starts[is_filled]
+        sizes = sizes[is_filled]
         self.are_objects = bool((content[starts] == ord("{")).all() and (content[starts + sizes - 1] == ord("}")).all())
         """Whether each begins with { and ends with }. Then no object goes on in the next line, for behind its }
         a comma or an end would have to come: so as many objects as lines are one a line."""
@@ -69,7 +71,8 @@ class Lines:
             if self.are_objects:
                 text = [None, pa.py_buffer(np.array([0, len(block)])), block]
                 pa.Array.from_buffers(pa.large_binary(), 1, text).cast(pa.large_string())
-                self._spans, self._texts = (starts, sizes), None
+                self._spans = (starts, sizes)
+                self._texts = None
             else:
                 lines = gathered(block, starts, sizes).cast(_TEXT)
                 self._texts = lines.filter(pc.invert(pc.ascii_is_space(lines)))
@@ -149,8 +152,8 @@ def read_rows(
             for name in rest.schema.names:  # the same names lower down have their own types
                 rows = rows.set_column(rows.schema.get_field_index(name), rest.schema.field(name), rest.column(name))
     except (pa.ArrowInvalid, Undecodable) as error:
-        known = {*schema.names} if unexpected == "error" else None
-        raise wrong_object(lines.texts(), file, before, error, known) from None
+        members = {*schema.names} if unexpected == "error" else None
+        raise wrong_object(lines.texts(), file, before, error, members) from None
     if any(_has_double(field.type) for field in schema):
         _check_numbers(lines.texts(), rows, file, before)
     return rows
@@ -184,10 +187,10 @@ def _check_numbers(lines: pa.StringArray, rows: pa.RecordBatch, file: str, befor
     """Raises InvalidOptionError for a number that a double would change: two keys could become one."""
     for row in pc.indices_nonzero(pc.match_substring_regex(lines, _LONG_NUMBER)).to_pylist():
         try:
-            said = json.loads(lines[row].as_py(), parse_int=Decimal, parse_float=Decimal)
+            written = json.loads(lines[row].as_py(), parse_int=Decimal, parse_float=Decimal)
         except RecursionError as error:
             raise wrong_object(lines, file, before, error) from None
-        if not _is_kept({name: rows.column(name)[row].as_py() for name in rows.schema.names}, said):
+        if not _is_kept({name: rows.column(name)[row].as_py() for name in rows.schema.names}, written):
             raise unreadable(file, f"object {before + row + 1} has a number that a double does not hold")
 
 
@@ -195,20 +198,20 @@ def _has_double(kind: pa.DataType) -> bool:
     return pa.types.is_floating(kind) or any(_has_double(kind.field(at).type) for at in range(kind.num_fields))
 
 
-def _is_kept(found: Any, said: Any) -> bool:
+def _is_kept(found: Any, written: Any) -> bool:
     """Whether all numbers of a value that was read equal the numbers in its JSON."""
-    if isinstance(found, dict) and isinstance(said, dict):
-        return all(_is_kept(found[name], value) for name, value in said.items() if name in found)
-    if isinstance(found, list) and isinstance(said, list):
-        return all(map(_is_kept, found, said))
-    return not isinstance(found, float) or Decimal(repr(found)) == said
+    if isinstance(found, dict) and isinstance(written, dict):
+        return all(_is_kept(found[name], value) for name, value in written.items() if name in found)
+    if isinstance(found, list) and isinstance(written, list):
+        return all(map(_is_kept, found, written))
+    return not isinstance(found, float) or Decimal(repr(found)) == written
 
 
 def wrong_object(
-    lines: pa.StringArray, file: str, before: int, why: object, known: Collection[str] | None = None
+    lines: pa.StringArray, file: str, before: int, why: object, members: Collection[str] | None = None
 ) -> InvalidOptionError:
     """The error for lines that Arrow's reader refuses, with the place of the first that is no object, or no record of
-    the members `known`; with `why` where there is none.
+    these members; with `why` where there is none.
     """
     for number, line in enumerate(lines.to_pylist(), before + 1):
         try:
@@ -217,18 +220,23 @@ def wrong_object(
             return unreadable(file, f"object {number} is no JSON ({reason_of(error)})")
         if not isinstance(found, dict):
             return unreadable(file, f"value {number} is no object")
-        if known is not None and (wrong := no_record(found, known, file, number)) is not None:
+        wrong = None if members is None else no_record(found, members, file, number)
+        if wrong is not None:
             return wrong
-    reason = why.reason if isinstance(why, Undecodable) else reason_of(why) if isinstance(why, Exception) else why
+    reason = why
+    if isinstance(why, Undecodable):
+        reason = why.reason
+    elif isinstance(why, Exception):
+        reason = reason_of(why)
     return unreadable(file, str(reason).replace("(/v/[]/", "(/"))  # where one_value_a_row has put the member
 
 
-def no_record(found: dict[str, Any], known: Collection[str], file: str, number: int) -> InvalidOptionError | None:
+def no_record(found: dict[str, Any], members: Collection[str], file: str, number: int) -> InvalidOptionError | None:
     """The error for an object that lacks a value, or has a member that no record has: neither a tombstone nor a record
     without a key may come of a misspelt name.
     """
     place = f"Object {number} of the file is not a record: "
-    unknown = next((name for name in found if name not in known), None)
+    unknown = next((name for name in found if name not in members), None)
     hint = "A tombstone says so: its value is null" if unknown is None else hint_for(unknown)
     if not {"value", "value_base64"} & found.keys():
         expected = 'an object such as {"key": "a", "value": "b"}'
@@ -256,8 +264,8 @@ def decoded(rows: pa.RecordBatch, lines: Lines, file: str, before: int) -> pa.Re
         if pairs.field("key").null_count:
             raise ValueError("a header without a key")
         values = [pairs.field("key"), _bytes_of(pairs.field("value"), pairs.field("value_base64")).cast(pa.binary())]
-        made = pa.StructArray.from_arrays(values, fields=[*HEADERS_TYPE.value_type])
-        columns["headers"] = pa.ListArray.from_arrays(headers.offsets, made, HEADERS_TYPE, mask=headers.is_null())
+        structs = pa.StructArray.from_arrays(values, fields=[*HEADERS_TYPE.value_type])
+        columns["headers"] = pa.ListArray.from_arrays(headers.offsets, structs, HEADERS_TYPE, mask=headers.is_null())
     except ValueError as error:
         raise unreadable(file, error) from None
     _check_values(columns["value"], lines, file, before)
@@ -278,9 +286,9 @@ def _check_values(values: pa.Array, lines: Lines, file: str, before: int) -> Non
     found = lines.texts().take(doubtful)
     unclear = pc.invert(pc.match_substring_regex(found, _NAMES_A_VALUE))
     for row, line in zip(doubtful.filter(unclear).to_pylist(), found.filter(unclear).to_pylist(), strict=True):
-        said = json.loads(line)
-        if not {"value", "value_base64"} & said.keys():
-            raise no_record(said, COLUMNS, file, before + row + 1) or AssertionError(line)
+        members = json.loads(line)
+        if not {"value", "value_base64"} & members.keys():
+            raise no_record(members, COLUMNS, file, before + row + 1) or AssertionError(line)
 
 
 def _bytes_of(array: pa.Array, encoded: pa.Array) -> pa.Array:

@@ -28,7 +28,8 @@ class LiveInput:
     """
 
     def __init__(self, descriptor: int, linger_seconds: float) -> None:
-        self._descriptor, self._linger = descriptor, linger_seconds
+        self._descriptor = descriptor
+        self._linger = linger_seconds
         self._woken, self._waker = os.pipe()
         self._first_at: float | None = None  # of the bytes that are not committed
         self._bytes = 0
@@ -52,6 +53,7 @@ class LiveInput:
         at = 0
         while at < len(content) and not (self.is_interrupted or self._has_ended):
             left = self._linger if self._first_at is None else self._first_at + self._linger - time.monotonic()
+            # Not below 0, which select refuses: a commit can take longer than the linger time.
             ready, _, _ = select.select([self._descriptor, self._woken], [], [], max(0.0, left))
             if self._descriptor not in ready:
                 break
@@ -81,13 +83,21 @@ class LiveInput:
         for batch in batches:
             if batch.num_rows:
                 yield self._part(batch, batches)
-                self._first_at, self._bytes = None, 0
+                self._begin_again()
             elif self.is_due:  # a line that has not ended
-                self._first_at, self._bytes = None, 0
+                self._begin_again()
+
+    def _begin_again(self) -> None:
+        """After a commit: the next one is due `linger_seconds` after the first byte that comes now."""
+        self._first_at = None
+        self._bytes = 0
 
     def _part(self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield first
-        while not self.is_due and (batch := next(batches, None)) is not None:
+        while not self.is_due:
+            batch = next(batches, None)
+            if batch is None:
+                return
             if batch.num_rows:
                 yield batch
 
@@ -98,8 +108,9 @@ class LiveInput:
         def interrupt(number: int, frame: FrameType | None) -> None:
             self.is_interrupted = True
             os.write(self._waker, b"x")
-            for given, handler in before.items():
-                signal.signal(given, handler)
+            # The handlers of before: a second signal ends a program whose commit does not come to an end.
+            for signal_number, handler in before.items():
+                signal.signal(signal_number, handler)
 
         before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -51,9 +51,9 @@ def offsets(
             found=time,
         )
     log = location.open()
-    wanted = numbers(partitions) if partitions else None
+    chosen = numbers(partitions) if partitions else None
     for name in log.named(topic):
-        rows = _offsets(log.topic(name), time, wanted)
+        rows = _offsets(log.topic(name), time, chosen)
         if output is Output.JSON:
             print_json({"topic": name, "partitions": [{"partition": number, "offset": at} for number, at in rows]})
             continue
@@ -62,16 +62,18 @@ def offsets(
 
 
 def _offsets(topic: Topic, time: str, partitions: set[int] | None) -> list[tuple[int, int | None]]:
-    """(partition, offset) of the partitions wanted, or of all."""
-    bounds, offsets = topic.offsets(), dict[int, int | None]()
-    if time in ("latest", "-1", "earliest", "-2"):
-        offsets |= {number: bounds[number][time in ("latest", "-1")] for number in bounds}
+    """(partition, offset) of these partitions, or of all."""
+    offsets: dict[int, int | None]
+    if time in ("latest", "-1"):
+        offsets = {number: log_end for number, (_, log_end) in topic.offsets().items()}
+    elif time in ("earliest", "-2"):
+        offsets = {number: log_start for number, (log_start, _) in topic.offsets().items()}
     else:
-        offsets = offsets_at(topic, time)
-    wanted = sorted(offsets if partitions is None else partitions)
-    for number in wanted:
+        offsets = dict(offsets_at(topic, time))
+    chosen = sorted(offsets if partitions is None else partitions)
+    for number in chosen:
         topic.snapshot.check_partition(number)
-    return [(number, offsets[number]) for number in wanted]
+    return [(number, offsets[number]) for number in chosen]
 
 
 MOVES_SHOWN = 8

@@ -46,8 +46,11 @@ class _Lines:
                 expected="lines with values, and no property of a producer (parse.*, ignore.error)",
                 found=producers if parsed or ignores else "print.value=false",
             )
-        self._properties, self._file, self._before = properties, file, before
-        self._is_printed, self._ignores_errors = bool(printed), ignores
+        self._properties = properties
+        self._file = file
+        self._before = before
+        self._is_printed = bool(printed)
+        self._ignores_errors = ignores
         self._separators = dict.fromkeys(printed, "key.separator") or {name: _PARSED[name] for name in parsed}
         self._nulls = [properties.bytes("null.marker"), properties.bytes("null.literal") if printed else b""]
 
@@ -116,11 +119,12 @@ class _Lines:
         texts = pc.if_else(has_none, pa.scalar(b"", pa.binary()), texts)
         listed = pc.split_pattern(texts, self._separator("headers.separator"))
         filled = pc.greater(pc.binary_length(listed.flatten()), 0)
-        pairs, rows = listed.flatten().filter(filled), pc.list_parent_indices(listed).filter(filled).to_numpy()
+        pairs = listed.flatten().filter(filled)
+        rows = pc.list_parent_indices(listed).filter(filled).to_numpy()
         keys, values = self._keys_and_values(pairs, rows)
-        made = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=[*HEADERS_TYPE.value_type])
+        headers = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=[*HEADERS_TYPE.value_type])
         row_ends = np.cumsum(np.bincount(rows, minlength=len(texts)), dtype=np.int32)
-        return pa.ListArray.from_arrays(np.append(np.int32(0), row_ends), made, HEADERS_TYPE)
+        return pa.ListArray.from_arrays(np.append(np.int32(0), row_ends), headers, HEADERS_TYPE)
 
     def _keys_and_values(self, pairs: pa.BinaryArray, rows: np.ndarray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
         """The keys and values of headers, of these lines. With ignore.error a header without a separator is a key."""
@@ -142,16 +146,21 @@ class _Lines:
         if wrong >= 0:
             raise self._wrong(int(rows[wrong]), "has a header whose key is not UTF-8")
         marker = b"" if self._is_printed else self._properties.bytes("null.marker")
-        if marker and (wrong := pc.index(keys, pa.scalar(marker, pa.binary())).as_py()) >= 0:
-            raise self._wrong(int(rows[wrong]), "has a header whose key is null.marker: a key cannot be null")
+        marked = pc.index(keys, pa.scalar(marker, pa.binary())).as_py() if marker else -1
+        if marked >= 0:
+            raise self._wrong(int(rows[marked]), "has a header whose key is null.marker: a key cannot be null")
         return keys, self._with_nulls(values)
 
 
 def _split(texts: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, np.ndarray]:
     """(what is before, what is behind the first separator of each text, bool[n] whether it has one)"""
-    starts, ends = offsets_of(texts)[:-1], offsets_of(texts)[1:]
+    offsets = offsets_of(texts)
+    starts = offsets[:-1]
+    ends = offsets[1:]
     places = pc.find_substring(texts, separator).to_numpy().astype(np.int64)
     before_ends = np.where(places < 0, ends, starts + places)
     behind = np.minimum(before_ends + len(separator), ends)
     data = texts.buffers()[2]
-    return gathered(data, starts, before_ends - starts), gathered(data, behind, ends - behind), places >= 0
+    heads = gathered(data, starts, before_ends - starts)
+    tails = gathered(data, behind, ends - behind)
+    return heads, tails, places >= 0

@@ -75,10 +75,9 @@ class ConsoleOptions(FormatOptions):
 def unknown_property(text: str, names: Iterable[str]) -> InvalidOptionError:
     """The error for a NAME=VALUE of an unknown name. The value may be a password, and is not shown."""
     name, equals, _ = text.partition("=")
-    known = sorted(names)
     if not equals:
         return InvalidOptionError("A property has no value", expected="NAME=VALUE", found="no =")
-    nearest = difflib.get_close_matches(name.lower(), known, n=1)
+    nearest = difflib.get_close_matches(name.lower(), sorted(names), n=1)
     if nearest:
         return InvalidOptionError("Unknown property", found=name, hint=f"Did you mean {nearest[0]}?")
     hint = "`segments consume --help` and `segments append --help` name them"
@@ -92,7 +91,8 @@ def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[s
     """
     from spark_segments.values.wire import looks_like
 
-    guesses, said = dict(formats), []
+    guesses = dict(formats)
+    notes: list[str] = []
     for column in COLUMNS:
         if f"{column}.format" in guesses:
             continue
@@ -100,17 +100,18 @@ def guessed(log: LogDir, topic: str, formats: Mapping[str, str]) -> tuple[dict[s
         names = {looks_like(value)[0] for value in values}
         if len(names) != 1:
             continue
-        name, shown = names.pop(), looks_like(values[0])[1]
+        name = names.pop()
+        _, shown = looks_like(values[0])
         if name == "confluent":
             name, hint = _registered(log, formats, values[0])
             if hint is not None:
-                said.append(f"{column}s look like {shown}. {hint}")
+                notes.append(f"{column}s look like {shown}. {hint}")
         if name in (*_NUMBERS, *_REGISTERED.values()):
             guesses |= {f"{column}.format": name, f"{column}.errors": "null", f"{column}.raw.column": f"{column}.raw"}
             if name in _REGISTERED.values():
                 guesses.setdefault(REGISTRY, "_schemas")
-            said.append(f"{column}s look like {shown}: read as {name}. --{column}-format says otherwise")
-    return guesses, said
+            notes.append(f"{column}s look like {shown}: read as {name}. --{column}-format says otherwise")
+    return guesses, notes
 
 
 def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
@@ -122,9 +123,9 @@ def _first(log: LogDir, topic: str, column: str) -> list[bytes]:
     for partition in filled[:GUESS_PARTITIONS]:
         with contextlib.suppress(SegmentsError):  # a damaged partition is an error for its own readers alone
             for batch in log.topic(topic).scan(partition=partition, columns=[column]).batches():
-                there = batch.column(column).drop_null()
-                if len(there):
-                    return list(there.slice(0, GUESS_ROWS).to_pylist())
+                values = batch.column(column).drop_null()
+                if len(values):
+                    return list(values.slice(0, GUESS_ROWS).to_pylist())
                 break
     return []
 
@@ -177,7 +178,8 @@ def _typed(array: pa.BinaryArray, writer: Encoder) -> pa.Array:
     from spark_segments.values.text.json_read import from_text, read_json, read_text
     from spark_segments.values.undecodable import Undecodable
 
-    kind, filled = writer.codec.type, array.drop_null()
+    kind = writer.codec.type
+    filled = array.drop_null()
 
     def read(rows: pa.BinaryArray) -> pa.Array:
         if pa.types.is_nested(kind):
@@ -185,7 +187,7 @@ def _typed(array: pa.BinaryArray, writer: Encoder) -> pa.Array:
         return rows if pa.types.is_binary(kind) else from_text(read_text(rows), kind)
 
     try:
-        made = read(filled)
+        values = read(filled)
     except Undecodable as error:
         at, error = first_undecodable(filled, read, error)
         place = pc.indices_nonzero(array.is_valid())[at].as_py()
@@ -194,5 +196,6 @@ def _typed(array: pa.BinaryArray, writer: Encoder) -> pa.Array:
             path=f"row {place} of its batch",
             found=error.reason,
         ) from None
-    places = pc.if_else(array.is_valid(), pc.subtract(pc.cumulative_sum(array.is_valid().cast(pa.int64())), 1), None)
-    return made.take(places)
+    # Nulls keep their rows: each text takes the value with its place among the texts, a null takes none.
+    places = pc.subtract(pc.cumulative_sum(array.is_valid().cast(pa.int64())), 1)
+    return values.take(pc.if_else(array.is_valid(), places, None))
