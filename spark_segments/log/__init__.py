@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from spark_segments.log.groups.group import Positions as Positions
     from spark_segments.log.manifest.rows import Partition as Partition
     from spark_segments.log.manifest.rows import Segment as Segment
-    from spark_segments.log.manifest.state.states import Captured as Captured
-    from spark_segments.log.manifest.state.states import CapturedBatch as CapturedBatch
+    from spark_segments.log.manifest.state.captures import Captured as Captured
+    from spark_segments.log.manifest.state.captures import CapturedBatch as CapturedBatch
     from spark_segments.log.manifest.state.states import Erasure as Erasure
     from spark_segments.log.manifest.state.states import Hole as Hole
     from spark_segments.log.manifest.state.states import Undecided as Undecided

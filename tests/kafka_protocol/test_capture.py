@@ -27,8 +27,8 @@ from spark_segments.kafka_protocol.serving.apis import VERSIONS, fetch
 from spark_segments.kafka_protocol.serving.credentials import Users
 from spark_segments.kafka_protocol.serving.views import Views
 from spark_segments.log.manifest.commit.change import Change
+from spark_segments.log.manifest.state.captures import Captured
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import Captured
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll, verify
 from verification.kafka_protocol.fetching import fetched_batches
@@ -389,7 +389,7 @@ def away(log: LogDir, topic: str, partition: int, time_ms: int) -> None:
     def plan(current: Snapshot) -> Change:
         noted = Captured.of(current.states)[partition]
         before = dataclasses.replace(noted, at_ms=noted.at_ms - time_ms - 1)
-        return Change(CAPTURE, topic=Captured.noted(current.topic_row, {partition: before}))
+        return Change(CAPTURE, topic=Captured.topic_row(current.topic_row, {partition: before}))
 
     log.topic(topic).manifest.commit(plan)
 

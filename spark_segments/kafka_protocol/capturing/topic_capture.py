@@ -233,7 +233,7 @@ class TopicCapture:
         if due or self._cluster_id != self._topic.cluster_id is not None:
             cluster_id = self._cluster_id = self._topic.cluster_id
             self._manifest.commit(
-                lambda current: Change(CAPTURE, topic=Captured.noted(current.topic_row, due, cluster_id=cluster_id))
+                lambda current: Change(CAPTURE, topic=Captured.topic_row(current.topic_row, due, cluster_id=cluster_id))
             )
         for number, noted in due.items():
             self._parts[number].noted = noted
@@ -295,13 +295,13 @@ class TopicCapture:
             for part in ready.values():
                 self._check_unchanged(current, part)
             placed = [_placed(current, part, rows[number]) for number, part in ready.items()]
-            topic = Hole.noted(current, holes, undecided)
+            topic = Hole.topic_row(current, holes, undecided)
             return Change(
                 CAPTURE,
                 add=[chunk for partition in placed for chunk in partition.chunks],
                 replace=[partition.grown for partition in placed if partition.grown is not None],
                 partitions=[partition.row for partition in placed],
-                topic=Captured.noted(topic, notes, last_batches, self._topic.cluster_id),
+                topic=Captured.topic_row(topic, notes, last_batches, self._topic.cluster_id),
             )
 
         self._manifest.commit(plan)

@@ -218,7 +218,7 @@ class DeepLook:
                 [RowSwap([before], [after])],
                 topic_id=before.topic_id,
                 thins=True,
-                topic=lambda current, holes=holes: Hole.noted(current, holes),  # type: ignore[misc]
+                topic=lambda current, holes=holes: Hole.topic_row(current, holes),  # type: ignore[misc]
             )
             if swaps:
                 topic.cut(before, after, holes)
