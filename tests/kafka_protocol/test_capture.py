@@ -374,6 +374,18 @@ def test_a_compacted_topic_that_was_away_too_long_says_so(source, log):
     assert [one.message for one in verify(log).findings] == ["A compacted partition was captured late"]
 
 
+@pytest.mark.parametrize("config", [{"cleanup.policy": "delete"}, {"delete.retention.ms": "900000000"}], ids=str)
+def test_a_topic_that_the_cluster_compacts_is_late_whatever_its_settings_here_say(source, log, config):
+    source.create_topic("keyed", config={"cleanup.policy": "compact"})
+    source.topic("keyed").append([{"key": "a", "value": "1"}])
+    with playing(Views(source, interval_seconds=0)) as address:
+        capture(log, address, ["keyed"])
+        log.topic("keyed").alter(config)
+        away(log, "keyed", 0, 86_400_000)
+        [line] = capture(log, address, ["keyed"]).partitions
+    assert line["late"]
+
+
 def test_a_first_capture_is_not_late_where_tombstones_may_go_at_once(source, log):
     """A cleaner keeps a tombstone in one round and removes it in a later one."""
     source.create_topic("keyed", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
