@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-MOST_NAMES = 44
-MOST_MEMBERS = 245
+MOST_NAMES = 42
+MOST_MEMBERS = 243
 
 MEMBERS = (
     (
@@ -26,14 +26,9 @@ MEMBERS = (
     (
         "Snapshot",
         "A topic at a version: rows of its segments and partitions. Everything that is read begins here",
-        "check_partition check_role config deleted_ms holding live live_of live_table load_segments offset_bounds "
-        "partition partition_rows partitions removed_bytes role segments source stand_ins states topic_id "
-        "topic_row",
-    ),
-    (
-        "StandIns",
-        "A topic at a version: rows of its segments and partitions. Everything that is read begins here",
-        "aborted offset_indexes",
+        "aborted check_partition check_role config deleted_ms holding live live_of live_table load_segments "
+        "offset_bounds offset_indexes partition partition_rows partitions removed_bytes role segments source "
+        "states topic_id topic_row",
     ),
     (
         "Scan",
@@ -50,11 +45,6 @@ MEMBERS = (
         "ScanPart",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
         "cost_bytes end_offset",
-    ),
-    (
-        "LatestPart",
-        "Records, decoded: a scan, what it reads, and the parts that tasks get",
-        "planned",
     ),
     (
         "PartitionLog",

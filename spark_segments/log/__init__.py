@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest import row_tables as row_tables
     from spark_segments.log.manifest.manifest import Manifest as Manifest
     from spark_segments.log.manifest.state.snapshot import Snapshot as Snapshot
-    from spark_segments.log.manifest.state.snapshot import StandIns as StandIns
     from spark_segments.log.manifest.state.topic_log import TableState as TableState
-    from spark_segments.log.reading.latest import LatestPart as LatestPart
     from spark_segments.log.reading.plan import ScanPart as ScanPart
     from spark_segments.log.reading.plan import Selection as Selection
     from spark_segments.log.reading.scan import Scan as Scan
