@@ -19,6 +19,7 @@ __version__ = "0.3.0"
 __all__ = ["LogDir", "Position", "ProducerOptions", "__version__", "errors", "lag", "progress_bar", "spark_session"]
 
 extensions.provide("open_directory", "spark_segments.kafka.directory:kafka_directory")
+extensions.provide("keys", "spark_segments.keys.provider:PROVIDER")
 extensions.provide("observe", "spark_segments.lineage:observe")
 extensions.provide("values", "spark_segments.values.provider:PROVIDER")
 

@@ -5,6 +5,7 @@ Another package provides more in the same way.
 
 `open_directory`: called with a `Storage` that is no log directory, returns its topics (`log.directory.ReadOnlyTopics`),
 or None where it knows no such directory. The first that knows it counts.
+`keys`: opens the indexes of keys of a log directory (`log.key_offsets.KeyProvider`). The last one counts.
 `observe`: called with the name of a job and its arguments by name when a run of it begins; returns a function, which is
 called with the report or the error that the run ends with, or None where nobody observes.
 `values`: opens the formats of keys and values of a log directory (`log.typed.ValueProvider`). The last one counts.

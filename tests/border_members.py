@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-MOST_NAMES = 42
-MOST_MEMBERS = 243
+MOST_NAMES = 46
+MOST_MEMBERS = 254
 
 MEMBERS = (
     (
         "LogDirectory",
         "A location, its topics, and the manifest of each by version",
-        "check_apart check_writable create create_topic defaults delete_topic directories is_kafka is_marked "
-        "is_there kafka known manifest named note_follower open selected snapshot storage topics uri values",
+        "check_apart check_writable create create_topic defaults delete_topic directories is_kafka is_marked is_there "
+        "kafka key_offsets known manifest named note_follower open selected snapshot storage topics uri values",
     ),
     (
         "Manifest",
@@ -26,15 +26,20 @@ MEMBERS = (
     (
         "Snapshot",
         "A topic at a version: rows of its segments and partitions. Everything that is read begins here",
-        "aborted check_partition check_role config deleted_ms holding live live_of live_table load_segments "
-        "offset_bounds offset_indexes partition partition_rows partitions removed_bytes role segments source "
-        "states topic_id topic_row",
+        "check_partition check_role config deleted_ms holding live live_of live_table load_segments offset_bounds "
+        "partition partition_rows partitions removed_bytes role segments source stand_ins states topic_id "
+        "topic_row",
+    ),
+    (
+        "StandIns",
+        "A topic at a version: rows of its segments and partitions. Everything that is read begins here",
+        "aborted offset_indexes",
     ),
     (
         "Scan",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
-        "batches columns columns_of decoders of offsets parts read schema select selection to_pandas to_reader "
-        "to_table where",
+        "batches columns columns_of coverage decoders of of_keys offsets parts read schema select selection to_pandas "
+        "to_reader to_table where",
     ),
     (
         "Selection",
@@ -45,6 +50,11 @@ MEMBERS = (
         "ScanPart",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
         "cost_bytes end_offset",
+    ),
+    (
+        "LatestPart",
+        "Records, decoded: a scan, what it reads, and the parts that tasks get",
+        "planned",
     ),
     (
         "PartitionLog",
@@ -64,7 +74,7 @@ MEMBERS = (
     (
         "SegmentFile",
         "Batches as they lie: of a partition from an offset on, of a segment, and of a file that may be damaged",
-        "copy_log locate row windows",
+        "copy_log locate row seek windows",
     ),
     (
         "Examination",
@@ -94,7 +104,8 @@ MEMBERS = (
     (
         "Operation",
         "The change that a plan makes of a snapshot: one commit",
-        "ALTER APPEND CREATE DELETE_RECORDS ERASE FENCE IMPORT MERGE_FILES MIRROR PROMOTE RESTORE VACUUM",
+        "ALTER APPEND CREATE DELETE_RECORDS ERASE FENCE IMPORT MERGE_FILES MIRROR PROMOTE VACUUM "
+        "BRINGING_BACK LEAVING_OFFSETS",
     ),
     (
         "Group",
@@ -163,12 +174,17 @@ MEMBERS = (
     (
         "Eras",
         "Positions, and what a reader loses that goes on at one",
-        "RANKED ends ranks unknown",
+        "RANKED UNKNOWN begun ends ranks unknown",
+    ),
+    (
+        "KeyCoverage",
+        "What a look-up of keys gives, and what it looked at: an index of keys is an add-on, which a scan asks",
+        "runs",
     ),
     (
         "Hole",
         "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
-        "REMOVED_BEFORE reason start_offset within",
+        "REMOVED_BEFORE noted reason start_offset within",
     ),
     (
         "Undecided",
@@ -178,7 +194,7 @@ MEMBERS = (
     (
         "Erasure",
         "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
-        "OFFSETS appends erasure_id keys rewritten",
+        "OFFSETS added appends erasure_id keys rewritten",
     ),
     (
         "Captured",
@@ -188,12 +204,12 @@ MEMBERS = (
     (
         "CapturedBatch",
         "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
-        "crc topic_row_without",
+        "crc without",
     ),
     (
         "row_tables",
         "Functions over Arrow tables of segments' rows",
-        "in_states raised with_column without",
+        "in_states raised with_column",
     ),
 )
 """(name, what its group is there for, members)"""

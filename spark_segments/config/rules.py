@@ -26,7 +26,7 @@ _TOPIC_NAME = re.compile(rf"(?!\.{{1,2}}\Z)[a-zA-Z0-9._-]{{1,{MAX_TOPIC_NAME}}}"
 _RULE = f"1 to {MAX_TOPIC_NAME} of the characters a-z A-Z 0-9 . _ -, and neither . nor .."
 
 RESERVED_NAMES = frozenset(
-    ("_clock", "_followers", "_groups", "_manifest", "_recovery", "_replay", "_serve", "log-directory.json")
+    ("_clock", "_followers", "_groups", "_keys", "_manifest", "_recovery", "_replay", "_serve", "log-directory.json")
 )
 """What a log directory has beside its topics' files. No new topic gets such a name."""
 

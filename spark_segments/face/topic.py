@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 Bounds = tuple[int | None, int | None]
 """(start, end exclusive) of a partition, None where there is no bound."""
 
+Keys = bytes | str | Sequence[bytes | str]
+"""A key or several, as bytes or as text."""
+
 Plan = Callable[[Snapshot], Change | None]
 
 HOUR_MS = 3_600_000
@@ -166,6 +169,7 @@ class Topic(Prints):
         include_tombstones: bool = True,
         formats: Mapping[str, str] | None = None,
         value_type: str = "binary",
+        keys: Keys | None = None,
     ) -> Scan:
         """The records of the snapshot, partition by partition and by offset, as a value that reads them in any form.
 
@@ -178,6 +182,10 @@ class Topic(Prints):
         partitions were added to the topic, a key's newest record is looked for in all of them. Records without a key
         and aborted data are left out; tombstones are in the view, unless a parameter leaves them out. `value_type`
         binary_view: values are views of the bytes that were read (`Scan.to_reader`).
+
+        `keys`: the records with any of these keys alone, bytes or text (as UTF-8), one or several. An index of the
+        topic's keys (`spark_segments.keys.index`) says where they are; offsets that it does not have are scanned. So
+        the records are those of a full scan with or without an index, and `Scan.coverage` says what was looked at.
         """
         from spark_segments.log import Scan, Selection
 
@@ -186,7 +194,8 @@ class Topic(Prints):
         names = tuple(RECORD_SCHEMA.names) if columns is None else tuple(columns)
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
         decoders = self.decoders(formats) if formats else None
-        return Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
+        scan = Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
+        return scan if keys is None else scan.of_keys(key_bytes(keys), self.log.key_offsets)
 
     def decoders(self, formats: Mapping[str, str]) -> FormatDecoders:
         """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,
@@ -268,6 +277,15 @@ class Topic(Prints):
             )
 
 
+def key_bytes(keys: Keys) -> list[bytes]:
+    """The bytes of keys. Raises InvalidOptionError for what is none: records without a key are not looked for."""
+    listed = [keys] if isinstance(keys, (bytes, str)) else list(keys)
+    for key in listed:
+        if not isinstance(key, (bytes, str)):
+            raise InvalidOptionError("keys", expected="bytes or text, one or several", found=repr(key))
+    return [key.encode() if isinstance(key, str) else key for key in listed]
+
+
 def altered(config: Mapping[str, str | None], partitions: int | None, defaults: Mapping[str, str]) -> Plan:
     """Sets configuration values (None takes a value away) and raises the number of partitions.
 
@@ -292,7 +310,7 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
         added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
         if overrides == snapshot.config and not added:
             return None
-        topic = dataclasses.replace(Eras.topic_row(snapshot), config=overrides) if added else None
+        topic = dataclasses.replace(Eras.begun(snapshot), config=overrides) if added else None
         return Change(Operation.ALTER, config=overrides, partitions=added, topic=topic)
 
     return plan

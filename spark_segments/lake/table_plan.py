@@ -45,10 +45,6 @@ _IS_ANOTHER = frozenset((Reason.OTHER_TOPIC, Reason.OTHER_LOG))
 _TAKES_ROWS = frozenset((Reason.CLEANED, Reason.ERASED, Reason.REWRITTEN))
 """Any row of the table may have left the log."""
 
-_REWRITES = frozenset((Operation.RESTORE, Operation.MIRROR))
-"""Commits after which the log may lack records below a position, or have others there, although the log start did not
-move. A mirror's may be any other commit at its leader."""
-
 
 @dataclass(frozen=True, slots=True)
 class TopicSince:
@@ -257,7 +253,11 @@ def _is_rewritten(view: _View) -> bool:
     if version is None:
         return False
     # A version above the topic's is another manifest's, and says nothing of this one.
-    return version > view.topic.snapshot.version or operations is None or not _REWRITES.isdisjoint(operations)
+    return (
+        version > view.topic.snapshot.version
+        or operations is None
+        or not Operation.BRINGING_BACK.isdisjoint(operations)
+    )
 
 
 def _has_erased(view: _View) -> bool:

@@ -26,6 +26,7 @@ from spark_segments.config import (
     validate_topic_name,
 )
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
+from spark_segments.log.key_offsets import KeyOffsets, KeyProvider, key_provider
 from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.rows import Partition
@@ -69,9 +70,9 @@ class LogDirectory:
     """The topics at a location.
 
     `defaults` are configuration values, in Kafka's names, for what topics do not set themselves. `kafka`: the topics of
-    a location that has no manifest, which is read-only. `values` opens the formats of keys and values; None: the
-    package's. `open_delta_log` stands in for delta-rs, for tests and simulations, as a `FileSystem` does for a
-    storage's own.
+    a location that has no manifest, which is read-only. `values` opens the formats of keys and values, `keys` the
+    indexes of keys; None: the package's. `open_delta_log` stands in for delta-rs, for tests and simulations, as a
+    `FileSystem` does for a storage's own.
     """
 
     is_marked = staticmethod(is_marked)
@@ -84,6 +85,7 @@ class LogDirectory:
         kafka: ReadOnlyTopics | None = None,
         defaults: Mapping[str, str] | None = None,
         values: ValueProvider | None = None,
+        keys: KeyProvider | None = None,
         open_delta_log: OpenDeltaLog = DeltaLog,
     ) -> None:
         """Use `create` or `open`."""
@@ -96,6 +98,7 @@ class LogDirectory:
         self.defaults = dict(defaults or {})
         self.open_delta_log = open_delta_log
         self._values = values
+        self._keys = keys
         self._known: dict[str, Manifest] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -164,6 +167,12 @@ class LogDirectory:
     def values(self) -> ValueFormats:
         """The formats of its topics' keys and values."""
         provider = value_provider() if self._values is None else self._values
+        return provider.open(self)
+
+    @property
+    def key_offsets(self) -> KeyOffsets:
+        """Where records with some keys can be in its topics."""
+        provider = key_provider() if self._keys is None else self._keys
         return provider.open(self)
 
     def manifest(self, topic: str) -> Manifest:

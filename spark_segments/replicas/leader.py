@@ -32,9 +32,6 @@ class Lineage:
 _NOT_REPLAYED = (Operation.MERGE_FILES, Operation.VACUUM)
 """The leader's commits that change nothing of its log."""
 
-_BRING_BACK = (Operation.RESTORE, Operation.MIRROR)
-"""The leader's commits that may bring files back that had left the log. A mirror's may be a restore at its leader."""
-
 
 @dataclass(frozen=True, slots=True)
 class LeaderVersion:
@@ -90,7 +87,7 @@ class Leader:
         commit = self.manifest.facts(state.version)
         operation = None if commit is None else commit.operation
         returned: frozenset[str] = frozenset()
-        if commit is None or operation in _BRING_BACK:
+        if commit is None or operation in Operation.BRINGING_BACK:
             among = self.changed_partitions(state.version) if operation == Operation.MIRROR else None
             returned = self.returned_since(state.version - 1, snapshot, among)
         return LeaderVersion(

@@ -65,6 +65,13 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "VERIFY_SEGMENTS_A_WAVE": ("maintenance.verification.deep.SEGMENTS_A_WAVE",),
     "TABLE_PART_BYTES": ("lake.update.PART_BYTES",),
     "TABLE_WAVE_BYTES": ("lake.table.WAVE_BYTES_A_SLOT",),
+    "INDEX_RANGE_RECORDS": ("keys.build.RANGE_RECORDS",),
+    "INDEX_WAVE_BYTES": ("keys.job.WAVE_BYTES_A_SLOT",),
+    "MOST_MERGED_RUNS": ("keys.build.MOST_MERGED",),
+    "MERGED_SLICE_RECORDS": ("keys.merge.SLICE_RECORDS",),
+    "MOST_INLINE": ("keys.run_writer.MOST_INLINE",),
+    "MOST_LISTED": ("keys.run_writer.MOST_LISTED",),
+    "NEAR_BYTES": ("keys.look_up.NEAR_BYTES",),
     "MOST_STEPS": ("replicas.topic_mirror.MOST_STEPS",),
     # How often, and how long, somebody tries again
     "STORE_ATTEMPTS": ("storage.storage.ATTEMPTS",),

@@ -20,4 +20,27 @@ class Operation:
     PROMOTE = "promote"
     RESTORE = "restore"
     RETAIN = "retain"
+    ROLL = "roll"
     VACUUM = "vacuum"
+
+    BRINGING_BACK = frozenset((RESTORE, MIRROR))
+    """Commits after which the log may lack records below its end, or have others there, although its start did not
+    move. A mirror's may be any other commit at its leader."""
+
+    LEAVING_OFFSETS = frozenset(
+        (
+            ALTER,
+            APPEND,
+            COMPACT,
+            DELETE_RECORDS,
+            ERASE,
+            FENCE,
+            MERGE_FILES,
+            PROMOTE,
+            RETAIN,
+            ROLL,
+            VACUUM,
+        )
+    )
+    """Commits after which each offset below the log end of before has the record that it had, or none. Of all others,
+    a restore, an import, a capture, a mirror and a rebuild among them, nobody can say so."""

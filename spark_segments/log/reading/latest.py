@@ -24,6 +24,7 @@ from spark_segments.config.values import LONG_MAX
 from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, within
+from spark_segments.log.reading.filtering import filtered
 from spark_segments.log.reading.plan import AnyWork, Part, Selection, pack, runs_of
 from spark_segments.log.reading.read import read_part
 from spark_segments.storage import Storage
@@ -38,15 +39,14 @@ Where the keys of a dirty head do not fit, they are split into shares that fit, 
 _OF_HEAD = ("key", "offset")
 _DIRTY = ("partition", "first_dirty_offset")
 _ALL_BYTES = 1 << 62
-_VIEW = pa.binary(16)  # a view, as bytes
 
 
 @dataclass(frozen=True, slots=True)
-class PartWithRivals(Generic[AnyWork]):
-    """A part of a view: the records of `parts` that no record of `rivals` supersedes."""
+class Compared(Generic[AnyWork]):
+    """A part of a view: the records of `parts` that none of `against` supersedes."""
 
     parts: tuple[AnyWork, ...]
-    rivals: tuple[AnyWork, ...]
+    against: tuple[AnyWork, ...]
 
     @property
     def topic(self) -> str:
@@ -63,7 +63,7 @@ class PartWithRivals(Generic[AnyWork]):
     @property
     def cost_bytes(self) -> int:
         """The cost of the reads as that of reading so many bytes."""
-        return sum(part.cost_bytes for part in (*self.parts, *self.rivals))
+        return sum(part.cost_bytes for part in (*self.parts, *self.against))
 
     @property
     def offsets(self) -> int:
@@ -72,8 +72,8 @@ class PartWithRivals(Generic[AnyWork]):
 
 
 @dataclass(frozen=True, slots=True)
-class LatestPart(PartWithRivals[Part]):
-    """A part of the view of a partition. `rivals`: the dirty head, as far as it may supersede records of the part.
+class LatestPart(Compared[Part]):
+    """A part of the view of a partition. `against`: the dirty head, as far as it may supersede records of the part.
 
     Both are by offset.
     """
@@ -127,7 +127,7 @@ def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTE
     selection = part.parts[0].selection
     columns = list(selection.columns)
     needed = list(dict.fromkeys([*columns, *_OF_HEAD] + ([] if selection.include_tombstones else ["value"])))
-    keys = _map(storage, part.rivals, KeyShare(), map_bytes)
+    keys = _map(storage, part.against, KeyShare(), map_bytes)
     marks = None if keys is not None else _marks(storage, part, map_bytes)
     row = 0
     for batch in _read(storage, part.parts, replace(selection, columns=tuple(needed))):
@@ -150,7 +150,7 @@ def _marks(storage: Storage, part: LatestPart, map_bytes: int) -> np.ndarray:
     marks = np.zeros(0, np.bool_)
     share, seed = KeyShare(0, 2), secrets.randbits(64)  # all shares must use the same seed
     while share.number < share.parts:
-        keys = _map(storage, part.rivals, share, map_bytes, seed)
+        keys = _map(storage, part.against, share, map_bytes, seed)
         if keys is None:  # marks that are set stay true
             share = KeyShare(0, share.parts * 2)
             continue
@@ -185,23 +185,3 @@ def _read(storage: Storage, parts: Sequence[Part], selection: Selection | None =
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:
     offsets: np.ndarray = batch.column("offset").to_numpy()
     return offsets
-
-
-def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-    """The rows of a batch where `mask` is true. Arrow's own filter (pyarrow 26) does not take columns of views: they
-    are copied, and what they point to is not.
-    """
-    arrays = [
-        _views(column, mask) if pa.types.is_binary_view(column.type) else column.filter(mask)
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
-
-
-def _views(array: pa.Array, mask: pa.BooleanArray) -> pa.Array:
-    validity, views, *buffers = array.buffers()
-    as_bytes = pa.Array.from_buffers(_VIEW, len(array), [validity, views], offset=array.offset).filter(mask)
-    kept_validity, kept_views = as_bytes.buffers()
-    return pa.Array.from_buffers(
-        array.type, len(as_bytes), [kept_validity, kept_views, *buffers], offset=as_bytes.offset
-    )

@@ -42,7 +42,7 @@ class Selection:
 
     `columns`: names of RECORD_SCHEMA, in the wanted order. `isolation`: READ_UNCOMMITTED or READ_COMMITTED. `view`:
     None, or LATEST_VIEW, which alone can leave out tombstones and never has control records. `value_type`: BINARY or
-    BINARY_VIEW.
+    BINARY_VIEW. `keys`: records with any of these keys alone; None: all records.
     """
 
     LATEST_VIEW: ClassVar = "latest"
@@ -55,11 +55,12 @@ class Selection:
     include_control: bool = False
     include_tombstones: bool = True
     value_type: str = BINARY
+    keys: tuple[bytes, ...] | None = None
 
     @property
     def is_of_batches(self) -> bool:
         """Whether it needs nothing but what comes from the headers of batches. A view looks at keys, too."""
-        return self.view is None and OF_BATCHES.issuperset(self.columns)
+        return self.view is None and self.keys is None and OF_BATCHES.issuperset(self.columns)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.columns if name not in RECORD_SCHEMA.names]
@@ -76,6 +77,8 @@ class Selection:
             raise InvalidOptionError(message, expected=Selection.LATEST_VIEW, found=self.view)
         if self.view is None and not self.include_tombstones:
             raise InvalidOptionError("Only the view latest can leave out tombstones", hint="Add view='latest'")
+        if self.keys is not None and self.include_control:
+            raise InvalidOptionError("Control records have no keys to look for", hint="Read them without keys")
         if self.value_type not in (Selection.BINARY, Selection.BINARY_VIEW):
             found, expected = repr(self.value_type), f"{Selection.BINARY} or {Selection.BINARY_VIEW}"
             raise InvalidOptionError("Unknown value_type", expected=expected, found=found)
@@ -189,12 +192,12 @@ class _Planner:
                     selection,
                     transactions=tuple(transactions[first:]),
                 )
-                yield from cut(part, self.max_bytes, self.snapshot.offset_indexes)
+                yield from cut(part, self.max_bytes, self.snapshot.stand_ins.offset_indexes)
 
     def _transactions(self, live: pa.Table) -> list[TransactionIndex]:
         if self.selection.isolation != READ_COMMITTED and self.selection.view is None:
             return []
-        return transaction_indexes(live, self.snapshot.aborted)
+        return transaction_indexes(live, self.snapshot.stand_ins.aborted)
 
 
 class ScanPart(Protocol):

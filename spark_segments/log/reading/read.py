@@ -17,6 +17,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.reading.filtering import with_keys
 from spark_segments.log.reading.isolation import load_aborted
 from spark_segments.log.reading.plan import Part, ScanPart, Selection, cut
 from spark_segments.log.segment.file import LookUp, SegmentFile
@@ -37,6 +38,17 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
 
     Raises CorruptBatchError for damaged bytes, and for an .index whose entries would pass records over.
     """
+    columns, keys = part.selection.columns, part.selection.keys
+    if keys is None:
+        yield from _all_records(storage, part)
+        return
+    if "key" not in columns:
+        part = replace(part, selection=replace(part.selection, columns=(*columns, "key")))
+    yield from with_keys(_all_records(storage, part), keys, columns)
+
+
+def _all_records(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
+    """The records of a part, whatever their keys."""
     segment, selection = part.segment, part.selection
     start_offset, end_offset = part.start_offset, part.end_offset
     assert segment.base_offset <= start_offset < end_offset <= segment.next_offset, "a part lies in its segment"

@@ -14,6 +14,7 @@ from spark_segments.ahead import MOST_AHEAD_BYTES, read_ahead, reading_threads
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.format.walk import WINDOW_BYTES
+from spark_segments.log.key_offsets import KeyCoverage, KeyOffsets, normal_keys
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, clipped
 from spark_segments.log.reading.plan import EVERYTHING, Part, ScanPart, Selection
@@ -41,7 +42,7 @@ class Scan(Prints):
     """The records at `offsets` of a snapshot ({partition: ranges of (start, end exclusive)}), by partition and offset.
 
     Offsets are clipped to the log here: whatever reads a part of the scan trusts them. `decoders` decode keys and
-    values. Nothing is read before a batch is wanted.
+    values. Nothing is read before a batch is wanted. `coverage`: what a look-up of keys looked at.
     """
 
     storage: Storage
@@ -49,6 +50,7 @@ class Scan(Prints):
     offsets: Offsets
     selection: Selection = EVERYTHING
     decoders: Decoders | None = None
+    coverage: KeyCoverage | None = None
 
     def __post_init__(self) -> None:
         bounds = self.snapshot.offset_bounds(self.selection.isolation)
@@ -116,30 +118,34 @@ class Scan(Prints):
         )
         return replace(self, offsets=offsets)
 
+    def of_keys(self, keys: Iterable[bytes], index: KeyOffsets) -> Scan:
+        """The same scan of the records with any of these keys alone. What the index does not have is scanned, so the
+        records are those of a full scan; `coverage` says how much that is. The index is asked in this call.
+        """
+        sorted_keys = normal_keys(keys)
+        selection = replace(self.selection, keys=sorted_keys)
+        ranges = index.of_keys(self.snapshot, self.offsets, sorted_keys)
+        return replace(self, offsets=ranges.offsets, selection=selection, coverage=ranges.coverage)
+
     def columns_of(self, condition: pc.Expression) -> frozenset[str]:
         """The names of the columns that a condition looks at."""
         from spark_segments.log.reading.pruning import columns_of_condition
 
         return columns_of_condition(condition, self.schema)
 
-    def parts(self, max_bytes: int | None = None, *, within_partitions: bool = False) -> Iterator[ScanPart]:
+    def parts(self, max_bytes: int | None = None) -> Iterator[ScanPart]:
         """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).
 
         A part can be pickled, and `read` reads it wherever the files can be reached. No part crosses from one range to
         another that begins where it ends. The call plans at once; parts of a large log are made one by one.
-        `within_partitions`: a part of a view compares no records of several partitions.
         """
         typed = self.columns
         selection = self.selection if typed is None else replace(self.selection, columns=tuple(typed.wanted))
-        if selection.view is None:
-            return Part.planned(self.snapshot, self.offsets, selection, max_bytes)
-        if within_partitions:
-            from spark_segments.log.reading.latest import LatestPart
+        if selection.view is not None:
+            from spark_segments.log.reading.across import view_parts
 
-            return LatestPart.planned(self.snapshot, self.offsets, selection, max_bytes)
-        from spark_segments.log.reading.across import view_parts
-
-        return view_parts(self.snapshot, self.offsets, selection, max_bytes)
+            return view_parts(self.snapshot, self.offsets, selection, max_bytes)
+        return Part.planned(self.snapshot, self.offsets, selection, max_bytes)
 
     def batches(self, threads: int | None = None) -> Iterator[pa.RecordBatch]:
         """The records in batches of a few MiB.
@@ -158,7 +164,7 @@ class Scan(Prints):
             self.parts(),
             threads,
             decoded=lambda _: None if self.columns is None else self.columns.decoded,
-            indexes=self.snapshot.offset_indexes,
+            indexes=self.snapshot.stand_ins.offset_indexes,
             first_window_bytes=FIRST_WINDOW_BYTES,
         )
 

@@ -66,9 +66,10 @@ def erase(
     No record of another key is lost, and every other record keeps its offset. A repeat finds nothing to do. Records
     that are appended to the keys afterwards stay. The files without the records are new files; the old ones leave the
     log, and the next vacuum after file.delete.delay.ms deletes them. If a shared object has the keys, all its runs
-    leave it: runs of other partitions are copied. Until vacuum readers of earlier versions find the records. With
-    `history` they do not: a vacuum deletes at once the files of earlier versions that have the keys, also files of
-    deleted topics of this name, and reads of these versions fail. The topic may be a deleted one then.
+    leave it: runs of other partitions are copied. The keys leave the index of the topic's keys as well. Until vacuum
+    readers of earlier versions find the records. With `history` they do not: a vacuum deletes at once the files of
+    earlier versions that have the keys, also files of deleted topics of this name, and reads of these versions fail.
+    The topic may be a deleted one then.
 
     In a compacted topic the tombstones stay, and with them the keys, until compaction removes them after
     delete.retention.ms. The search reads every segment. Raises UnknownTopicError, LogDirError for a directory of
@@ -134,6 +135,9 @@ class _Erasure:
                 f"Other jobs replaced segments of {self.topic} in each of {MOST_ROUNDS} rounds",
                 hint="Run it again when no roll or compaction runs",
             )
+        # A hash of a key is personal data, too. Asked of each run, also of one that has nothing else to do: the run
+        # before it may have been killed here.
+        job.log.key_offsets.forget_erased(self.topic, at_once=self.history)
         if self.history:
             self._delete_history()
 
@@ -295,9 +299,7 @@ class _Erasure:
     ) -> TopicRow:
         """The topic's row with this erasure, for a commit on top of `current`."""
         now_ms = self.job.storage.now_ms()
-        return Erasure.topic_row(
-            current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history), rewritten or {}
-        )
+        return Erasure.added(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history), rewritten or {})
 
     def _delete_history(self) -> None:
         """Deletes the removed files that have the keys, also files that readers still use."""
@@ -331,8 +333,8 @@ def _row_with_tombstones(snapshot: Snapshot, appended: Change) -> TopicRow:
     knows where they are.
     """
     tombstones = [ErasedTombstones(chunk.partition, chunk.base_offset, chunk.next_offset) for chunk in appended.add]
-    row = Eras.topic_row_after_erasure(snapshot, appended.partitions)
-    return ErasedTombstones.topic_row(row, tombstones)
+    row = Eras.ended_by_erasure(snapshot, appended.partitions)
+    return ErasedTombstones.added(row, tombstones)
 
 
 def _waiting(snapshot: Snapshot) -> pa.Table:

@@ -183,6 +183,7 @@ def vacuum(
             if is_named and isinstance(error, UnknownTopicError):
                 raise
             job.report.fail(name, None, error)
+    _vacuum_indexes(job)
     if topics is None:
         _vacuum_groups(job)
     if dry_run and log.storage.keeps_unfinished_uploads:  # runs by a schedule would repeat it every night
@@ -200,6 +201,31 @@ def _vacuum_groups(job: Job) -> None:
             job.report.count(group_files=len(files))
         except SegmentsError as error:
             job.report.warn(f"The files of group {group.id} were not looked at: {error}")
+
+
+def _vacuum_indexes(job: Job) -> None:
+    """Deletes the files that indexes of keys do not need any more, after the topic's file.delete.delay.ms."""
+    index = job.log.key_offsets
+    names = None if job.topics is None else job.names()
+    for topic in index.topics():
+        if names is not None and topic not in names:
+            continue
+        try:
+            config = _config_of(job, topic)
+            files = index.unneeded_files(topic, config.file_delete_delay_ms, job.now_ms)
+            if not job.report.dry_run:
+                job.storage.delete(file.path for file in files)
+            job.report.count(index_files=len(files), index_bytes=sum(file.size for file in files))
+        except SegmentsError as error:
+            job.report.warn(f"The files of the index of {topic} were not looked at: {error}")
+
+
+def _config_of(job: Job, topic: str) -> TopicConfig:
+    """The configuration of a topic, which may be gone."""
+    try:
+        return job.config(job.log.snapshot(topic))
+    except UnknownTopicError:
+        return topic_config({}, job.log.defaults)
 
 
 def _owner(directory: str) -> str | None:

@@ -387,19 +387,24 @@ class TopicLog:
             return None
         return CommitFacts(info.get("commitId", ""), int(info.get("timestamp", 0)), info.get("change", ""))
 
-    def changed_rows(self, version: int) -> tuple[pa.Table, pa.Table] | None:
-        """(the segment rows that a commit took out, the segment rows that it brought).
+    def changed_rows(self, version: int, topic_id: str | None = None) -> tuple[pa.Table, pa.Table] | None:
+        """(the segment rows that a commit took out, the segment rows that it brought), of all topic ids or of one.
 
-        None where the log does not have the commit (any more), or where the commit may have made another topic.
+        None where the log does not have the commit (any more), or where the commit may have made another topic and no
+        topic id is asked for.
         """
         try:
             actions = self.delta.actions(version)
             removed, added = (paths_of(actions, name) for name in ("remove", "add"))
-            if any(path.startswith(f"{KIND}={TOPIC_KIND}/") for path in added):
+            if topic_id is None and any(path.startswith(f"{KIND}={TOPIC_KIND}/") for path in added):
                 return None
-            return self._segment_rows(removed), self._segment_rows(added)
+            before, after = self._segment_rows(removed), self._segment_rows(added)
         except FileNotFoundError:
             return None
+        if topic_id is None:
+            return before, after
+        own = (rows.filter(pc.equal(rows.column("topic_id"), topic_id)) for rows in (before, after))
+        return next(own), next(own)
 
     def _segment_rows(self, paths: Sequence[str]) -> pa.Table:
         """The rows of the files among `paths` that have segment rows."""

@@ -1,0 +1,133 @@
+"""Which runs of an index hold for a version of a topic: those behind which no commit can have put records back.
+
+A run has all records that its version had in its offsets. Versions after it have fewer of them, as long as each commit
+since leaves offsets as they are (`Operation.LEAVING_OFFSETS`). The list of the index says up to which version that was
+looked at; here the commits after it are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_segments.keys.index_list import CheckedVersion, IndexList
+from spark_segments.keys.run_writer import Run
+from spark_segments.log import Manifest, Operation, Snapshot
+
+_OF_CHANGE = ("path", "partition", "base_offset", "next_offset", "position", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedOffsets:
+    """The offsets of which the commit of a version says something that ends the belief in runs of earlier versions.
+    `rows`: int64[3, n], partition, base offset and next offset of each; None: nobody knows which.
+    """
+
+    version: int
+    rows: np.ndarray | None
+
+    def has(self, run: Run) -> bool:
+        """Whether the run is of an earlier version, and has any of these offsets."""
+        if run.version >= self.version:
+            return False
+        if self.rows is None:
+            return True
+        partition, base_offset, next_offset = self.rows
+        hit = (partition == run.partition) & (base_offset < run.end_offset) & (next_offset > run.base_offset)
+        return bool(hit.any())
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsSince:
+    """What the commits after a version, up to the version of a snapshot, did to the runs of an index. `returned`: the
+    offsets in which they can have put records. `erased`: those in which an erasure rewrote segments.
+
+    `is_complete`: all of them could be read, and the version they follow is one of this manifest.
+    """
+
+    is_complete: bool
+    returned: tuple[ChangedOffsets, ...] = ()
+    erased: tuple[ChangedOffsets, ...] = ()
+
+    @classmethod
+    def read(cls, manifest: Manifest, since: CheckedVersion, version: int) -> CommitsSince:
+        """The commits after a version that was checked, up to a version."""
+        numbers = range(since.version, max(version, since.version) + 1)
+        facts = dict(zip(numbers, manifest.storage.at_once(manifest.facts, numbers), strict=True))
+        checked = facts.pop(since.version)
+        if checked is None or not checked.commit_id or checked.commit_id != since.commit_id:
+            return cls(False)
+        returned, erased = [], []
+        for number, commit in facts.items():
+            if commit is None:
+                return cls(False)
+            if commit.operation == Operation.ERASE:
+                erased.append(ChangedOffsets(number, _changed_rows(manifest, number, since.topic_id)))
+            elif commit.operation not in Operation.LEAVING_OFFSETS:
+                returned.append(ChangedOffsets(number, _changed_rows(manifest, number, since.topic_id)))
+        return cls(True, tuple(returned), tuple(erased))
+
+    def believed(self, runs: Iterable[Run]) -> list[Run]:
+        """The runs that hold for the snapshot's version as far as these commits say."""
+        if not self.is_complete:
+            return []
+        return [run for run in runs if not any(change.has(run) for change in self.returned)]
+
+    def without_erased(self, runs: Iterable[Run]) -> list[Run]:
+        """The runs that have no entry of what was erased."""
+        return [run for run in runs if not any(change.has(run) for change in self.erased)]
+
+
+def believed_runs(index_list: IndexList, manifest: Manifest, snapshot: Snapshot) -> list[Run]:
+    """The runs of a list that hold for a snapshot."""
+    if not index_list.exists or index_list.topic_id != snapshot.topic_id:
+        return []
+    runs = [run for run in index_list.runs if run.version <= snapshot.version]
+    if not runs:
+        return []
+    return CommitsSince.read(manifest, index_list.checked, snapshot.version).believed(runs)
+
+
+def uncovered(bounds: tuple[int, int], runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """The ranges of [start, end) that none of the runs of a partition has."""
+    start, end = bounds
+    ranges = []
+    for run in sorted(runs, key=lambda run: run.base_offset):
+        if run.end_offset <= start:
+            continue
+        if run.base_offset >= end:
+            break
+        if start < run.base_offset:
+            ranges.append((start, run.base_offset))
+        start = run.end_offset
+    if start < end:
+        ranges.append((start, end))
+    return ranges
+
+
+def _changed_rows(manifest: Manifest, version: int, topic_id: str) -> np.ndarray | None:
+    """int64[3, n]: partition, base offset and next offset of the rows that a commit changed, took or brought."""
+    changed = manifest.changed_rows(version, topic_id)
+    if changed is None:
+        return None
+    before, after = changed
+    rows = pa.concat_tables([_others(before, after), _others(after, before)])
+    names = ("partition", "base_offset", "next_offset")
+    return np.stack([rows.column(name).to_numpy().astype(np.int64) for name in names])
+
+
+def _others(rows: pa.Table, unchanged: pa.Table) -> pa.Table:
+    """The rows that are not among others: files of rows are rewritten with rows that did not change."""
+    if not rows.num_rows or not unchanged.num_rows:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(_marks(rows), _marks(unchanged).combine_chunks())))
+
+
+def _marks(rows: pa.Table) -> pa.ChunkedArray:
+    """A text for each row, the same for rows that are the same."""
+    columns = [rows.column(name).cast(pa.string()) for name in _OF_CHANGE if name in rows.schema.names]
+    return pc.binary_join_element_wise(*columns, "|")

@@ -1,0 +1,187 @@
+"""The list of an index: which runs it has, and up to which version of the topic they hold. Its file, and its bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_segments.keys.run_writer import Run
+from spark_segments.storage import Storage
+from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing, crc_line
+
+KEYS_DIRECTORY = "_keys"
+KEY_INDEX = "key"
+"""The index of the bytes of keys."""
+
+FORMAT_VERSION = 1
+MOST_BYTES = 256 << 20
+FORGOTTEN_MS = 30 * 86_400_000
+"""After this time a list does not say any more when a run left it: vacuum goes by the age of its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupersededRun:
+    """A run that is not in the index any more, since a time by the store's clock."""
+
+    path: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedVersion:
+    """A version of a topic up to which something holds, and the id of its commit: a manifest that was put in the place
+    of another one may have a version of the same number.
+    """
+
+    topic_id: str
+    version: int
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexList:
+    """An index after its commit of a number, from 1; number 0 stands for an index before its first commit.
+
+    `checked_version`: the version of the topic up to which its runs hold, whose commit has the id `checked_commit_id`.
+    `is_dropped`: there is no index any more.
+    """
+
+    KEPT_LISTS: ClassVar = 32
+    """How many of the last lists stay, so that a job whose reply was lost finds its commit again."""
+
+    number: int = 0
+    commit_id: str = ""
+    after: str = ""
+    topic_id: str = ""
+    hash_bits: int = 0
+    seed: int = 0
+    is_dropped: bool = False
+    checked_version: int = -1
+    checked_commit_id: str = ""
+    runs: tuple[Run, ...] = ()
+    superseded: tuple[SupersededRun, ...] = ()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is an index."""
+        return self.number > 0 and not self.is_dropped
+
+    @property
+    def checked(self) -> CheckedVersion:
+        """The version of the topic up to which the runs hold."""
+        return CheckedVersion(self.topic_id, self.checked_version, self.checked_commit_id)
+
+    def with_runs(self, runs: Sequence[Run], now_ms: int) -> IndexList:
+        """The same list with these runs; those that leave it are superseded from now on."""
+        paths = {run.path for run in runs}
+        gone = (SupersededRun(run.path, now_ms) for run in self.runs if run.path not in paths)
+        ordered = sorted(runs, key=lambda run: (run.partition, run.base_offset))
+        recent = (run for run in self.superseded if now_ms - run.since_ms < FORGOTTEN_MS)
+        return replace(self, runs=tuple(ordered), superseded=(*recent, *gone))
+
+    def to_bytes(self, topic: str) -> bytes:
+        """The content of its file: a line of JSON, and a line with its CRC-32."""
+        content = {
+            "format.version": FORMAT_VERSION,
+            "number": self.number,
+            "commit_id": self.commit_id,
+            "after": self.after,
+            "topic": topic,
+            "topic_id": self.topic_id,
+            "hash_bits": self.hash_bits,
+            "seed": self.seed,
+            "dropped": self.is_dropped,
+            "checked_version": self.checked_version,
+            "checked_commit_id": self.checked_commit_id,
+            "runs": _columns(Run, self.runs),
+            "superseded": _columns(SupersededRun, self.superseded),
+        }
+        body = json.dumps(content, separators=(",", ":")).encode()
+        return body + crc_line(body)
+
+    @classmethod
+    def of_bytes(cls, topic: str, number: int, data: pa.Buffer) -> IndexList:
+        """The list in a file. Raises ValueError, KeyError or TypeError for damage."""
+        content = data.to_pybytes()
+        body, end, _ = content.partition(b"\n")
+        columns = json.loads(body)
+        if columns["format.version"] != FORMAT_VERSION:
+            raise ValueError(f"format.version {columns['format.version']!r}: use a newer spark-segments")
+        if not end or content[len(body) :] != crc_line(body):
+            raise ValueError("the CRC is another one")
+        if (columns["topic"], columns["number"]) != (topic, number):
+            raise ValueError(f"it is list {columns['number']} of topic {columns['topic']}")
+        return cls(
+            number,
+            columns["commit_id"],
+            columns["after"],
+            columns["topic_id"],
+            int(columns["hash_bits"]),
+            int(columns["seed"]),
+            bool(columns["dropped"]),
+            int(columns["checked_version"]),
+            columns["checked_commit_id"],
+            tuple(Run(*row) for row in _rows(Run, columns["runs"])),
+            tuple(SupersededRun(*row) for row in _rows(SupersededRun, columns["superseded"])),
+        )
+
+
+def _columns(kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {column.name: [] for column in fields(kind)}
+    for row in map(asdict, rows):
+        for name, value in row.items():
+            columns[name].append(value)
+    return columns
+
+
+def _rows(kind: type[Any], columns: dict[str, list[Any]]) -> list[tuple[Any, ...]]:
+    return list(zip(*(columns[column.name] for column in fields(kind)), strict=True))
+
+
+class IndexFiles(NumberedFiles):
+    """The lists of an index of a topic, whether or not there is one."""
+
+    def __init__(self, storage: Storage, topic: str, index: str = KEY_INDEX) -> None:
+        super().__init__(storage, f"{KEYS_DIRECTORY}/{topic}/{index}")
+        self.topic = topic
+        self.index = index
+
+    def make(self, index_list: IndexList) -> None:
+        """Makes a list's file, as `create` does."""
+        self.create(index_list.number, index_list.to_bytes(self.topic))
+
+    def read(self, number: int) -> IndexList:
+        """A list. FileNotFoundError where it is not there (any more). A damaged file has no runs: its index can be
+        built again, and nobody waits for it.
+        """
+        data = self.storage.read(self.path(number), 0, MOST_BYTES)
+        try:
+            return IndexList.of_bytes(self.topic, number, data)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return IndexList(number)
+
+    def newest_list(self) -> IndexList:
+        """The newest list, that of number 0 where there is none. Raises StorageError."""
+
+        def read(listing: NumberedListing) -> IndexList:
+            return self.read(listing.newest) if listing.newest else IndexList()
+
+        return self.newest(read)
+
+    def old_lists(self, listing: NumberedListing) -> list[str]:
+        """The paths of the lists before the last KEPT_LISTS."""
+        return [info.path for info in listing.before(listing.newest - IndexList.KEPT_LISTS)]
+
+
+def indexes(storage: Storage, topic: str) -> list[str]:
+    """The names of the directories of a topic's indexes, sorted; also of those that were dropped."""
+    return list(storage.directories(f"{KEYS_DIRECTORY}/{topic}"))
+
+
+def indexed_topics(storage: Storage) -> list[str]:
+    """The topics that have a directory of indexes, sorted; the topic itself may be gone."""
+    return list(storage.directories(KEYS_DIRECTORY))

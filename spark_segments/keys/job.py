@@ -1,0 +1,321 @@
+"""The job `index`: builds the index of a topic's keys where there is none, and keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
+from spark_segments.execution import in_bins, run_tasks, task_slots, try_tasks
+from spark_segments.extensions import observed_job
+from spark_segments.keys.belief import CommitsSince
+from spark_segments.keys.build import (
+    BuildRun,
+    Damaged,
+    MergeRuns,
+    RangeToIndex,
+    merges_of,
+    ranges_to_index,
+    runs_within,
+)
+from spark_segments.keys.hashes import HASH_BITS, seed_of
+from spark_segments.keys.index_list import CheckedVersion, IndexFiles, IndexList
+from spark_segments.keys.index_swap import commit_list
+from spark_segments.keys.run_writer import Run
+from spark_segments.log import LogDirectory, Report, Snapshot
+from spark_segments.progress import Progress, part_of
+from spark_segments.quantities import Time
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WAVE_BYTES_A_SLOT = 2 << 30
+"""A wave of ranges ends once it has so many bytes of log for each task slot, and is one commit: a job that is killed
+loses the work of its last wave only."""
+
+MOST_MERGES = 64
+"""How many rounds of merges a run of the job makes at most."""
+
+
+@observed_job("index")
+def index(
+    log: LogDirectory,
+    *,
+    topics: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    now_ms: Time | None = None,
+    planned: dict[str, Snapshot] | None = None,
+    drop: bool = False,
+    existing: bool = False,
+    hash_bits: int = HASH_BITS,
+) -> Report:
+    """Indexes the keys of the topics, so that a look-up of a key reads few bytes: all that is not indexed yet.
+
+    The index is derived: a scan of keys gives the same records without it, and `drop` takes it away. `existing`: topics
+    without an index are passed over. With `spark` its executors read the log, a task a range. A run of the job that is
+    killed loses its last wave. `hash_bits`: of each key's hash, for a new index.
+
+    A line in the report has the offsets and records that were indexed in a partition, and the bytes of its index.
+    Raises UnknownTopicError, LogDirError for a directory of Kafka's. A topic that fails has a line, as in `Report`.
+    """
+    log.check_writable()
+    report = Report("index", dry_run)
+    for name in LogDirectory.selected(log.topics(), topics):
+        try:
+            update = IndexUpdate(log, IndexFiles(log.storage, name), report, spark, progress, hash_bits)
+            before = update.files.newest_list()
+            if (existing or drop) and not before.exists:
+                continue
+            if drop:
+                update.take_away()
+            else:
+                update.run(before)
+        except UnknownTopicError:
+            if topics is not None and name in topics:
+                raise
+        except SegmentsError as error:
+            report.fail(name, None, error)
+    return report.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUpdate:
+    """An update of the index of a topic under way."""
+
+    log: LogDirectory
+    files: IndexFiles
+    report: Report
+    spark: SparkSession | None = None
+    progress: Progress | None = None
+    hash_bits: int = HASH_BITS
+
+    def run(self, before: IndexList) -> None:
+        """Indexes what no believed run has, wave by wave, then merges runs."""
+        snapshot = self._snapshot()
+        if self.report.dry_run:
+            self._note_plan(snapshot, self._checked(before, snapshot))
+            return
+        # In this order: an index begins before the topic is read. An erasure that commits in between finds the list,
+        # and has to be the next one.
+        self._commit(lambda state: self._begun(state, snapshot))
+        snapshot = self._snapshot()
+        newest = self._commit(self._with_files)
+        if newest.topic_id != snapshot.topic_id or newest.is_dropped:
+            raise self._overtaken(snapshot)
+        ranges = ranges_to_index(self.log.storage, snapshot, newest.runs)
+        done = 0
+        for wave in self._waves(ranges):
+            self._build(snapshot, newest, wave, part_of(self.progress, done, len(wave), len(ranges)))
+            done += len(wave)
+        self._merge()
+        self._note_state(snapshot)
+
+    def take_away(self) -> None:
+        """Takes the index away: its files go with vacuum."""
+        lines = self.files.newest_list().runs
+        if not self.report.dry_run:
+
+            def dropped(state: IndexList) -> IndexList | None:
+                if not state.exists:
+                    return None
+                return replace(state.with_runs((), self.log.storage.now_ms()), is_dropped=True)
+
+            self._commit(dropped)
+        for partition in sorted({run.partition for run in lines}):
+            own = [run for run in lines if run.partition == partition]
+            records, size_bytes = (sum(getattr(run, name) for run in own) for name in ("records", "size_bytes"))
+            self.report.add(self.files.topic, partition, "drop", runs=len(own), entries=records, index_bytes=size_bytes)
+
+    def check(self, *, at_once: bool = False) -> IndexList:
+        """Takes out of the list what was erased, and what does not hold any more, up to the newest version of the
+        topic. It commits a list in any case: a job that read before it is overtaken. `at_once`: the next vacuum deletes
+        the files of the runs that leave the list.
+        """
+
+        def checked(state: IndexList) -> IndexList | None:
+            after = self._checked_now(state)
+            if after is None or not at_once:
+                return after
+            return replace(after, superseded=tuple(replace(run, since_ms=0) for run in after.superseded))
+
+        return self._commit(checked)
+
+    # Steps
+
+    def _snapshot(self) -> Snapshot:
+        return self.log.manifest(self.files.topic).snapshot()
+
+    def _commit(self, plan: Any) -> IndexList:
+        return commit_list(self.files, plan)
+
+    def _begun(self, state: IndexList, snapshot: Snapshot) -> IndexList:
+        """The list, or that of a new index where there is none of this topic id."""
+        if state.exists and state.topic_id == snapshot.topic_id:
+            return state
+        emptied = state.with_runs((), self.log.storage.now_ms())
+        return replace(
+            emptied,
+            topic_id=snapshot.topic_id,
+            hash_bits=self.hash_bits,
+            seed=seed_of(snapshot.topic_id),
+            is_dropped=False,
+            checked_version=snapshot.version,
+            checked_commit_id=self._commit_id(snapshot),
+        )
+
+    def _commit_id(self, snapshot: Snapshot) -> str:
+        """The id of the commit that made a version; "" where it is gone, so that no run is believed."""
+        facts = self.log.manifest(snapshot.topic).facts(snapshot.version)
+        return "" if facts is None else facts.commit_id
+
+    def _checked_now(self, state: IndexList) -> IndexList | None:
+        """The list, checked up to the newest version of the topic."""
+        return self._checked(state, self._snapshot()) if state.exists else None
+
+    def _with_files(self, state: IndexList) -> IndexList | None:
+        """As `_checked_now`, without runs whose file is missing or cut: they are built again."""
+        after = self._checked_now(state)
+        if after is None:
+            return None
+        listed = self.log.storage.list(f"{self.files.directory}/runs")
+        sizes = {info.path: info.size for info in listed}
+        runs = [run for run in after.runs if sizes.get(run.path) == run.size_bytes]
+        return after.with_runs(runs, self.log.storage.now_ms())
+
+    def _checked(self, state: IndexList, snapshot: Snapshot, built: Sequence[Run] = ()) -> IndexList:
+        """The list, checked up to a snapshot: with the runs that hold there and have nothing that was erased, and with
+        the runs that were `built` and hold there, too, as far as no other job was first.
+        """
+        if state.topic_id != snapshot.topic_id:
+            return state
+        commits = CommitsSince.read(self.log.manifest(snapshot.topic), state.checked, snapshot.version)
+        starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
+        runs = commits.without_erased(commits.believed(runs_within(state, starts)))
+        for run in built:
+            if not any(run.overlaps(other.partition, other.base_offset, other.end_offset) for other in runs):
+                runs.append(run)
+        checked = state.with_runs(runs, self.log.storage.now_ms())
+        return replace(checked, checked_version=snapshot.version, checked_commit_id=self._commit_id(snapshot))
+
+    # Runs
+
+    def _waves(self, ranges: Iterable[RangeToIndex]) -> Iterable[list[RangeToIndex]]:
+        most_bytes = WAVE_BYTES_A_SLOT * task_slots(self.spark)
+        return in_bins(ranges, lambda task: task.log_bytes, lambda _, total, task: total + task.log_bytes > most_bytes)
+
+    def _build(
+        self, snapshot: Snapshot, newest: IndexList, wave: Sequence[RangeToIndex], progress: Progress | None
+    ) -> None:
+        """Builds the runs of some ranges, and commits them."""
+        read = CheckedVersion(snapshot.topic_id, snapshot.version, self._commit_id(snapshot))
+        build = BuildRun(
+            self.log.storage,
+            self.files.directory,
+            snapshot.topic_id,
+            snapshot.version,
+            newest.seed,
+            newest.hash_bits,
+        )
+        at_a_time = self.log.storage.tasks_at_a_time
+        results = try_tasks(build, wave, self.spark, progress=progress, at_a_time=at_a_time)
+        for task, result in zip(wave, results, strict=True):
+            if isinstance(result, SegmentsError):
+                self.report.fail(self.files.topic, task.partition, result)
+        built = [result for result in results if isinstance(result, Run)]
+        committed = self._commit_built(read, built)
+        for run in committed:
+            self.report.add(
+                self.files.topic, run.partition, "index",
+                start=run.base_offset, end=run.end_offset, entries=run.records, index_bytes=run.size_bytes,
+            )  # fmt: skip
+
+    def _commit_built(self, read: CheckedVersion, built: Sequence[Run]) -> list[Run]:
+        """Adds runs to the index. Returns those that came into it, and deletes the files of the others."""
+
+        def added(state: IndexList) -> IndexList | None:
+            snapshot = self._snapshot()
+            if not state.exists or not state.topic_id == snapshot.topic_id == read.topic_id:
+                return None
+            # Not from the version up to which the list was checked: another job may have moved that beyond an erasure
+            # that came after `read`, the version of which the runs were built.
+            commits = CommitsSince.read(self.log.manifest(snapshot.topic), read, snapshot.version)
+            return self._checked(state, snapshot, commits.without_erased(commits.believed(built)))
+
+        return self._settled(self._commit(added), built)
+
+    def _settled(self, newest: IndexList, built: Iterable[Run]) -> list[Run]:
+        """The runs that are in a list. The files of the others are deleted: no list ever named them."""
+        paths = {run.path for run in newest.runs}
+        lost = [run.path for run in built if run.path not in paths]
+        with contextlib.suppress(SegmentsError):  # vacuum finds them
+            self.log.storage.delete(lost)
+        return [run for run in built if run.path in paths]
+
+    def _merge(self) -> None:
+        """Merges runs by levels, until there is nothing to merge."""
+        storage = self.log.storage
+        for _ in range(MOST_MERGES):
+            newest, snapshot = self.files.newest_list(), self._snapshot()
+            tasks = merges_of(newest.runs)
+            if not tasks or newest.topic_id != snapshot.topic_id:
+                return
+            starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
+            merge = MergeRuns(storage, self.files.directory, newest.topic_id, starts)
+            results = run_tasks(merge, tasks, self.spark, at_a_time=storage.tasks_at_a_time)
+            merged = list(zip(tasks, results, strict=True))
+            after = self._commit(partial(_with_merged, merged, storage.now_ms()))
+            self._settled(after, [result for result in results if isinstance(result, Run)])
+
+    # The report
+
+    def _note_plan(self, snapshot: Snapshot, before: IndexList) -> None:
+        """The lines of a dry run: what would be indexed."""
+        runs = before.runs if before.exists and before.topic_id == snapshot.topic_id else ()
+        for task in ranges_to_index(self.log.storage, snapshot, runs):
+            self.report.add(
+                self.files.topic, task.partition, "index", start=task.base_offset, end=task.end_offset,
+                log_bytes=task.log_bytes,
+            )  # fmt: skip
+
+    def _note_state(self, snapshot: Snapshot) -> None:
+        """The details of the report: what the index is now."""
+        runs = self.files.newest_list().runs
+        offsets = sum(end - start for start, end in snapshot.offset_bounds().values())
+        self.report.details[self.files.topic] = {
+            "runs": len(runs),
+            "entries": sum(run.records for run in runs),
+            "index_bytes": sum(run.size_bytes for run in runs),
+            "offsets": offsets,
+            "offsets_indexed": sum(run.end_offset - run.base_offset for run in runs),
+        }
+
+    def _overtaken(self, snapshot: Snapshot) -> CommitConflictError:
+        return CommitConflictError(
+            f"The index of {snapshot.topic} was dropped, or its topic made again, while this job ran",
+            path=self.files.location,
+            hint="Run it again",
+        )
+
+
+def _with_merged(
+    merged: Sequence[tuple[Sequence[Run], Run | Damaged]], now_ms: int, state: IndexList
+) -> IndexList | None:
+    """The list with merged runs in place of their parts, where all of these are in it; and without damaged runs."""
+    if not state.exists:
+        return None
+    runs = {run.path: run for run in state.runs}
+    for parts, result in merged:
+        if not all(run.path in runs for run in parts):
+            continue
+        leaving = parts if isinstance(result, Run) else result.runs
+        for run in leaving:
+            runs.pop(run.path, None)
+        if isinstance(result, Run):
+            runs[result.path] = result
+    after = state.with_runs([*runs.values()], now_ms)
+    return None if {run.path for run in after.runs} == {run.path for run in state.runs} else after

@@ -1,0 +1,213 @@
+"""A look-up of keys: the believed runs of an index are asked, and what they do not cover is left to the scan."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.errors import SegmentsError, StorageError, UnknownTopicError
+from spark_segments.keys.belief import believed_runs, uncovered
+from spark_segments.keys.hashes import hashes_of
+from spark_segments.keys.index_list import IndexFiles, IndexList, indexed_topics, indexes
+from spark_segments.keys.job import IndexUpdate
+from spark_segments.keys.run_file import RunAnswer, RunFile
+from spark_segments.keys.run_layout import DamagedRunError
+from spark_segments.keys.run_writer import Run
+from spark_segments.log import KeyCoverage, KeyRanges, LogDirectory, Report, Snapshot
+from spark_segments.storage import FileInfo, Storage
+
+OffsetRanges = tuple[tuple[int, int], ...]
+Offsets = Mapping[int, OffsetRanges]
+
+NEAR_BYTES = 128 << 10
+"""Two records are read in one go where so many bytes of log at most lie between them: a look at each costs more."""
+
+MOST_RANGES = 4096
+"""How many ranges a look-up gives of a partition, at most: beyond it the nearest ones are joined."""
+
+
+class KeyIndexes:
+    """The indexes of the topics in a log directory: see `log.key_offsets.KeyOffsets`."""
+
+    def __init__(self, log: LogDirectory) -> None:
+        self._log = log
+        self._storage = log.storage
+
+    def of_keys(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> KeyRanges:
+        """The ranges among `offsets` that have all records of the keys."""
+        if not keys:
+            nothing = {number: tuple((start, start) for start, _ in ranges[:1]) for number, ranges in offsets.items()}
+            return KeyRanges(nothing, KeyCoverage(indexed_offsets=_length(offsets)))
+        index_list, runs = self._runs(snapshot, offsets)
+        answers: list[RunAnswer | None] = []
+        if runs:
+            hashes, _ = hashes_of(pa.array(keys, pa.binary()), index_list.seed, index_list.hash_bits)
+            ask = partial(_asked, self._storage, index_list.topic_id, np.unique(hashes))
+            answers = list(self._storage.at_once(ask, runs))
+        asked = _Asked(tuple(zip(runs, answers, strict=True)))
+        ranges = {number: asked.ranges(snapshot, number, own) for number, own in offsets.items()}
+        return KeyRanges(ranges, asked.coverage(offsets))
+
+    def _runs(self, snapshot: Snapshot, offsets: Offsets) -> tuple[IndexList, list[Run]]:
+        """The list of the index, and its believed runs that have any of the offsets. Where nobody can tell, there are
+        none: an index that cannot be read must not keep anybody from the log.
+        """
+        if self._log.is_kafka:
+            return IndexList(), []
+        try:
+            index_list = IndexFiles(self._storage, snapshot.topic).newest_list()
+            runs = believed_runs(index_list, self._log.manifest(snapshot.topic), snapshot)
+        except (StorageError, FileNotFoundError):
+            return IndexList(), []
+        return index_list, [run for run in runs if _is_among(run, offsets.get(run.partition, ()))]
+
+    def forget_erased(self, topic: str, *, at_once: bool = False) -> None:
+        """Takes what was erased out of the indexes of a topic."""
+        for name in indexes(self._storage, topic):
+            files = IndexFiles(self._storage, topic, name)
+            if files.newest_list().exists:
+                with contextlib.suppress(UnknownTopicError):  # of a deleted topic no index is believed
+                    IndexUpdate(self._log, files, Report("index", dry_run=False)).check(at_once=at_once)
+
+    def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:
+        """The files of the indexes of a topic that left them longer than a delay ago."""
+        unneeded: list[FileInfo] = []
+        # A run that no list names may be one of a job that runs now: its age is by the clock of the store alone.
+        store_ms = min(now_ms, self._storage.now_ms())
+        for name in indexes(self._storage, topic):
+            files = IndexFiles(self._storage, topic, name)
+            if self._log.is_there(topic):
+                since = _left_files(self._storage, files)
+            else:
+                since = dict.fromkeys(self._storage.list(files.directory, recursive=True))
+            for info, left_ms in since.items():
+                age_ms = store_ms - info.mtime_ms if left_ms is None else now_ms - left_ms
+                if age_ms > delay_ms:
+                    unneeded.append(info)
+        return unneeded
+
+    def topics(self) -> list[str]:
+        """The topics that have files of indexes, sorted."""
+        return [] if self._log.is_kafka else indexed_topics(self._storage)
+
+    def describe(self, snapshot: Snapshot) -> dict[str, Any] | None:
+        """How far the index of a topic's keys reaches, and what it takes; None where there is none."""
+        if self._log.is_kafka:
+            return None
+        index_list = IndexFiles(self._storage, snapshot.topic).newest_list()
+        if not index_list.exists:
+            return None
+        runs = believed_runs(index_list, self._log.manifest(snapshot.topic), snapshot)
+        bounds = snapshot.offset_bounds()
+        missing = 0
+        for number, own in bounds.items():
+            ranges = uncovered(own, [run for run in runs if run.partition == number])
+            missing += sum(end - start for start, end in ranges)
+        offsets = sum(end - start for start, end in bounds.values())
+        return {
+            "runs": len(runs),
+            "entries": sum(run.records for run in runs),
+            "index_bytes": sum(run.size_bytes for run in index_list.runs),
+            "offsets": offsets,
+            "offsets_indexed": offsets - missing,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Runs, and what each answered; None: it could not be read."""
+
+    answers: tuple[tuple[Run, RunAnswer | None], ...]
+
+    def ranges(self, snapshot: Snapshot, partition: int, offsets: OffsetRanges) -> OffsetRanges:
+        """The ranges among a partition's `offsets` that have all records."""
+        own = [(run, answer) for run, answer in self.answers if run.partition == partition and answer is not None]
+        certain = [run for run, answer in own if not answer.is_anywhere]
+        starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for _, answer in own:
+            if not answer.is_anywhere:
+                starts.append(answer.offsets)
+                ends.append(answer.offsets + 1)
+        near = _near_offsets(snapshot, partition) if own else 0
+        ranges: list[tuple[int, int]] = []
+        for start, end in offsets:
+            scanned = np.array(uncovered((start, end), certain), np.int64).reshape(-1, 2)
+            low = np.concatenate([*starts, scanned[:, 0]])
+            high = np.concatenate([*ends, scanned[:, 1]])
+            inside = (low < end) & (high > start)
+            ranges += _joined(low[inside], high[inside], near) or [(start, start)]
+        return tuple(ranges)
+
+    def coverage(self, offsets: Offsets) -> KeyCoverage:
+        """What was looked at."""
+        certain = [run for run, answer in self.answers if answer is not None and not answer.is_anywhere]
+        scanned = 0
+        for number, ranges in offsets.items():
+            own = [run for run in certain if run.partition == number]
+            scanned += sum(end - start for bounds in ranges for start, end in uncovered(bounds, own))
+        return KeyCoverage(
+            indexed_offsets=_length(offsets) - scanned,
+            scanned_offsets=scanned,
+            runs=len(self.answers),
+            index_bytes=sum(answer.read_bytes for _, answer in self.answers if answer is not None),
+            unreadable_runs=sum(answer is None for _, answer in self.answers),
+        )
+
+
+def _asked(storage: Storage, topic_id: str, hashes: np.ndarray, run: Run) -> RunAnswer | None:
+    """Where records of some hashes are in a run; None where it cannot be read."""
+    try:
+        return RunFile(storage, run, topic_id).find(hashes)
+    except (DamagedRunError, FileNotFoundError, SegmentsError):
+        return None
+
+
+def _joined(starts: np.ndarray, ends: np.ndarray, near: int) -> list[tuple[int, int]]:
+    """Ranges in their order, those within `near` offsets of each other as one; more of them where they are too many."""
+    if not len(starts):
+        return []
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    gaps = starts[1:] - ends[:-1]
+    if int((gaps > near).sum()) >= MOST_RANGES:
+        near = int(np.partition(gaps, len(gaps) - MOST_RANGES)[len(gaps) - MOST_RANGES])
+    is_first = np.concatenate([[True], gaps > near])
+    lasts = np.append(np.flatnonzero(is_first)[1:] - 1, len(starts) - 1)
+    return list(zip(starts[is_first].tolist(), ends[lasts].tolist(), strict=True))
+
+
+def _near_offsets(snapshot: Snapshot, partition: int) -> int:
+    """About how many offsets of a partition lie in NEAR_BYTES of its log."""
+    live = snapshot.live_table(partition)
+    base, following, log_bytes = (live.column(name).to_numpy() for name in ("base_offset", "next_offset", "log_bytes"))
+    offsets, total = int((following - base).sum()), int(log_bytes.sum())
+    return NEAR_BYTES * offsets // max(total, 1)
+
+
+def _is_among(run: Run, ranges: Iterable[tuple[int, int]]) -> bool:
+    return any(run.overlaps(run.partition, start, end) for start, end in ranges if start < end)
+
+
+def _length(offsets: Offsets) -> int:
+    return sum(end - start for ranges in offsets.values() for start, end in ranges)
+
+
+def _left_files(storage: Storage, files: IndexFiles) -> dict[FileInfo, int | None]:
+    """{a file that an index does not need: when it left the index}, None where no list says that."""
+    # Listed first, read afterwards: a run that a list names after the listing is too young to be in the list.
+    runs = storage.list(f"{files.directory}/runs")
+    listing = files.listing()
+    newest = files.newest_list()
+    named = {run.path for run in newest.runs}
+    since = {run.path: run.since_ms for run in newest.superseded}
+    old_lists = set(files.old_lists(listing))
+    unneeded = [info for info in runs if info.path not in named]
+    lists = [info for info in listing.numbers.values() if info.path in old_lists]
+    staged = [info for info in listing.others if info.path.endswith(".tmp")]
+    return {info: since.get(info.path) for info in [*unneeded, *lists, *staged]}

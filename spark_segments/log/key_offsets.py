@@ -1,0 +1,93 @@
+"""Where records with some keys can be, as the core sees it.
+
+A log directory is given an index of keys when it is opened. What it is, is an add-on's: the core asks it for ranges of
+offsets, tells it of an erasure, and deletes the files that it does not need any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spark_segments import extensions
+
+if TYPE_CHECKING:
+    from spark_segments.log.directory import LogDirectory
+    from spark_segments.log.manifest.state.snapshot import Snapshot
+    from spark_segments.log.reading.clip import Offsets
+    from spark_segments.storage import FileInfo
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCoverage:
+    """What a look-up of keys looked at. Together these are all offsets that were asked for: no answer is partial.
+
+    `indexed_offsets`: offsets that the index answered for. `scanned_offsets`: offsets of which all keys are read, for
+    no index has them, or a key is in most of them. `runs`, `index_bytes`: files of the index that were asked, and bytes
+    that were read of them. `unreadable_runs`: files that are damaged or missing, whose offsets are scanned.
+    """
+
+    indexed_offsets: int = 0
+    scanned_offsets: int = 0
+    runs: int = 0
+    index_bytes: int = 0
+    unreadable_runs: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        """The figures as plain values, ready for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRanges:
+    """Ranges of offsets that have all records of some keys, and other records, and how they came about."""
+
+    offsets: Offsets
+    coverage: KeyCoverage
+
+
+class KeyOffsets(Protocol):
+    """Where records with some keys can be in the topics of a log directory.
+
+    It is believed for its version of a topic and later ones, as long as no commit since can have put records back. A
+    miss costs time, and never a record: the scan compares the keys' bytes.
+    """
+
+    def of_keys(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> KeyRanges:
+        """The ranges among `offsets`, which are clipped to the snapshot, that have all records of the keys."""
+
+    def forget_erased(self, topic: str, *, at_once: bool = False) -> None:
+        """Takes what was erased out of the indexes of a topic, after the last commit of an erasure. `at_once`: the next
+        vacuum deletes the files that leave them. Raises StorageError, CommitConflictError, UnknownOutcomeError: the
+        erasure can be run again.
+        """
+
+    def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:
+        """The files of the indexes of a topic that nobody needs any more, and that left them longer than `delay_ms`
+        ago. The topic may be gone.
+        """
+
+    def topics(self) -> list[str]:
+        """The topics that have files of indexes, sorted. Some of them may be gone."""
+
+    def describe(self, snapshot: Snapshot) -> dict[str, Any] | None:
+        """How far the index of a topic's keys reaches, and what it takes; None where there is none."""
+
+
+class KeyProvider(Protocol):
+    """What opens the indexes of a log directory. It can be pickled, and is cheap to import."""
+
+    def open(self, log: LogDirectory) -> KeyOffsets:
+        """The indexes of the topics in a log directory."""
+
+
+def key_provider() -> KeyProvider:
+    """The package's indexes of keys: a log directory that is given no others has these."""
+    provider: KeyProvider = extensions.providers("keys")[-1]
+    return provider
+
+
+def normal_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
+    """The keys sorted, each once."""
+    return tuple(sorted(set(keys)))

@@ -1,0 +1,173 @@
+"""A look-up of keys equals the filter of a full scan, with an index, with a part of one, and without."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.keys.hashes import hashes_of
+from spark_segments.keys.index_list import IndexFiles
+from spark_segments.keys.job import index
+from spark_segments.keys.run_file import RunFile
+from spark_segments.maintenance import compact, erase, restore, roll, vacuum
+
+
+def rows(topic, keys):
+    """The records with some keys, by a scan of all."""
+    table = topic.scan().to_table()
+    return table.filter(pc.is_in(table.column("key"), value_set=pa_keys(keys)))
+
+
+def pa_keys(keys):
+    return pa.array([key.encode() if isinstance(key, str) else key for key in keys], pa.binary())
+
+
+def check(log, keys, name="t"):
+    """Compares a look-up with a scan, and returns its coverage."""
+    topic = log.topic(name)
+    scan = topic.scan(keys=keys)
+    assert scan.to_table().equals(rows(topic, keys))
+    coverage = scan.coverage
+    bounds = topic.offsets().values()
+    assert coverage.indexed_offsets + coverage.scanned_offsets == sum(end - start for start, end in bounds)
+    return coverage
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("t", 2, {"file.delete.delay.ms": "0"})
+    for number in range(5):
+        log.topic("t").append([{"key": f"k{row % 7}", "value": f"{number} {row}"} for row in range(50)])
+    return log
+
+
+def test_without_an_index_all_is_scanned(log):
+    coverage = check(log, ["k1"])
+    assert (coverage.indexed_offsets, coverage.scanned_offsets) == (0, 250)
+
+
+def test_with_an_index_few_offsets_are_read(log):
+    report = index(log)
+    assert report.ok and report.details["t"]["offsets_indexed"] == 250
+    coverage = check(log, ["k1", b"k5", "k1", "none"])
+    assert (coverage.indexed_offsets, coverage.scanned_offsets, coverage.unreadable_runs) == (250, 0, 0)
+    assert check(log, []).scanned_offsets == 0
+    assert check(log, ["none"]).scanned_offsets == 0
+
+
+def test_what_came_after_the_index_is_scanned(log):
+    index(log)
+    log.topic("t").append([{"key": "k1", "value": "new"}, {"key": "", "value": "empty"}, {"value": "none"}])
+    assert check(log, ["k1", ""]).scanned_offsets == 3
+    index(log)
+    assert check(log, ["k1", ""]).scanned_offsets == 0
+
+
+def test_a_roll_and_a_compaction_leave_the_index_as_it_is(log):
+    index(log)
+    log.topic("t").alter({"cleanup.policy": "compact", "segment.ms": "1"})
+    roll(log)
+    compact(log, force=True)
+    assert check(log, ["k1", "k2"]).scanned_offsets == 0
+
+
+def test_a_restore_ends_the_belief_in_the_runs_of_before(log):
+    version = log.topic("t").version
+    log.topic("t").append([{"key": "k1", "value": "later"}])
+    log.topic("t").delete_records({0: 20, 1: 20})
+    index(log)
+    restore(log, topics=["t"], version=version)
+    coverage = check(log, ["k1"])
+    assert coverage.scanned_offsets == 250 or coverage.indexed_offsets
+    index(log)
+    assert check(log, ["k1"]).scanned_offsets == 0
+
+
+def test_a_topic_that_is_made_again_has_no_index(log):
+    index(log)
+    log.delete_topic("t")
+    log.create_topic("t", 2)
+    log.topic("t").append([{"key": "k1", "value": "other"}] * 10)
+    assert check(log, ["k1"]).indexed_offsets == 0
+    index(log)
+    assert check(log, ["k1"]).scanned_offsets == 0
+
+
+def test_a_version_before_the_index_is_scanned(log):
+    version = log.topic("t").version
+    log.topic("t").append([{"key": "k1", "value": "later"}])
+    index(log)
+    scan = log.topic("t", version=version).scan(keys="k1")
+    assert scan.coverage.indexed_offsets == 0
+    assert scan.to_table().num_rows == sum(row % 7 == 1 for row in range(50)) * 5
+
+
+def test_damaged_and_missing_runs_are_scanned(log, tmp_path):
+    index(log)
+    first, second = sorted(tmp_path.glob("_keys/t/key/runs/*.run"))
+    first.unlink()
+    data = bytearray(second.read_bytes())
+    data[-30] ^= 1
+    second.write_bytes(data)
+    coverage = check(log, ["k1"])
+    assert (coverage.unreadable_runs, coverage.scanned_offsets) == (2, 250)
+
+
+def test_a_damaged_list_is_no_index(log, tmp_path):
+    index(log)
+    for path in tmp_path.glob("_keys/t/key/*.json"):
+        path.write_bytes(b"{}")
+    assert check(log, ["k1"]).scanned_offsets == 250
+    index(log)
+    assert check(log, ["k1"]).scanned_offsets == 0
+
+
+def test_a_dropped_index_is_none(log):
+    index(log)
+    index(log, topics=["t"], drop=True)
+    assert check(log, ["k1"]).scanned_offsets == 250
+    assert index(log, existing=True).details == {}
+    index(log)
+    assert check(log, ["k1"]).scanned_offsets == 0
+
+
+def test_the_newest_record_of_a_key_is_found_by_the_index(log):
+    index(log)
+    topic = log.topic("t")
+    everything = topic.scan(view="latest").to_table()
+    expected = everything.filter(pc.equal(everything.column("key"), b"k3"))
+    assert topic.scan(view="latest", keys="k3").to_table().equals(expected)
+    topic.alter(partitions=4)
+    topic.append([{"key": "k3", "value": "other partition", "partition": 3}])
+    topic = log.topic("t")
+    everything = topic.scan(view="latest").to_table()
+    expected = everything.filter(pc.equal(everything.column("key"), b"k3"))
+    assert topic.scan(view="latest", keys="k3").to_table().equals(expected)
+
+
+def test_columns_and_formats_need_no_key(log):
+    index(log)
+    topic = log.topic("t")
+    values = topic.scan(keys="k2", columns=["value"], formats={"value.format": "string"}).to_table()
+    assert values.column_names == ["value"]
+    assert values.num_rows == rows(topic, ["k2"]).num_rows
+    assert topic.scan(keys="k2", columns=["offset"]).to_table().num_rows == values.num_rows
+
+
+def test_an_erased_key_leaves_the_index_in_the_erasure(log, tmp_path):
+    index(log)
+    before = IndexFiles(log.storage, "t").newest_list()
+    erase(log, topics=["t"], keys=[b"k1"])
+    after = IndexFiles(log.storage, "t").newest_list()
+    assert after.number > before.number
+    hashes = hashes_of(pa_keys(["k1"]), after.seed, after.hash_bits)[0]
+    assert not any(len(RunFile(log.storage, run, after.topic_id).find(hashes).offsets) for run in after.runs)
+    vacuum(log)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("_keys/t/key/runs/*.run")}
+    assert left == {run.path for run in after.runs}
+    assert check(log, ["k1", "k2"]).scanned_offsets == 145
+    index(log)
+    assert check(log, ["k1", "k2"]).scanned_offsets == 0
