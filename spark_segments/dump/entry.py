@@ -43,7 +43,9 @@ class Complaints:
     """Pairs of numbers that do not fit each other: the last MOST_COMPLAINTS of them, and how many there were."""
 
     def __init__(self, kind: str, path: str, names: tuple[str, str]) -> None:
-        self._kind, self._path, self._names = kind, path, names
+        self._kind = kind
+        self._path = path
+        self._names = names
         self._pairs: deque[tuple[int, int]] = deque(maxlen=MOST_COMPLAINTS)
         self._count = 0
 

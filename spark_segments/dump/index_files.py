@@ -58,7 +58,8 @@ def dump_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[
     mismatches = Complaints("offset mismatches", path, ("indexOffset", "logOffset"))
     entry_number = -1
     for entry_number, entry in enumerate(_index_entries(source, path, OFFSET_ENTRY)):
-        offset, byte_position = base_offset + int(entry["relative_offset"]), int(entry["position"])
+        offset = base_offset + int(entry["relative_offset"])
+        byte_position = int(entry["position"])
         # A preallocated index is full of zeros behind its last entry.
         if offset == base_offset and entry_number > 0:
             break
@@ -86,8 +87,10 @@ def dump_time_index(source: DumpSource, path: str, options: DumpOptions) -> Iter
     not_found = Complaints("offsets not found", path, ("indexOffset", "logOffset"))
     previous = NO_TIMESTAMP
     for number, entry in enumerate(_index_entries(source, path, TIME_ENTRY)):
-        relative_offset, timestamp = int(entry["relative_offset"]), int(entry["timestamp"])
+        relative_offset = int(entry["relative_offset"])
+        timestamp = int(entry["timestamp"])
         offset = base_offset + relative_offset
+        # A preallocated index is full of zeros behind its last entry.
         if relative_offset == 0 and number > 0:
             break
         if log.exists:
@@ -155,7 +158,8 @@ class _LogReader:
 
     def __post_init__(self) -> None:
         try:
-            self._size, self.exists = self.source.size(self.path), True
+            self._size = self.source.size(self.path)
+            self.exists = True
         except FileNotFoundError:
             self.exists = False
 
@@ -165,7 +169,8 @@ class _LogReader:
             return None
         start = byte_position - self._start
         if start < 0 or start + _ENTRY_START.size > len(self._window):
-            self._start, start = byte_position, 0
+            self._start = byte_position
+            start = 0
             data = self.source.read(self.path, byte_position, min(WINDOW_BYTES, self._size - byte_position))
             self._window = memoryview(data).cast("B")
             if len(self._window) < _ENTRY_START.size:

@@ -59,7 +59,8 @@ class _Classes:
 
     def made(self, kind: EntityType = EntityType.data) -> Any:
         fields: list[Any] = []
-        while self._token is not None and (name := self._token["word"]):
+        while self._token is not None and self._token["word"]:
+            name = self._token["word"]
             self._step()
             fields += self._field(name)
             self._passed(",")
@@ -69,14 +70,18 @@ class _Classes:
     def _field(self, name: str) -> Iterator[tuple[str, Any, Any]]:
         metadata: dict[str, Any] = {}
         hint = self._type(metadata)
-        first, last, default = 0, NEVER, MISSING
+        first = 0
+        last = NEVER
+        default = MISSING
         if self._token is not None and self._token["from"]:
-            first, last = int(self._token["from"]), int(self._token["to"] or NEVER)
+            first = int(self._token["from"])
+            last = int(self._token["to"] or NEVER)
             self._step()
         if self._passed("?"):
             hint = hint | None
         if self._token is not None and self._token["tag"]:
-            metadata["tag"], default = int(self._token["tag"]), _default(self._token["default"])
+            metadata["tag"] = int(self._token["tag"])
+            default = _default(self._token["default"])
             self._step()
         if first <= self._version <= last:
             yield name, hint, field(metadata=metadata, default=default)
@@ -109,7 +114,8 @@ def _default(text: str) -> Any:
     return {"null": None, "()": ()}[text] if text in ("null", "()") else int(text)
 
 
-_GROUP, _MEMBER = "groupId string", "groupId string, memberId string"
+_GROUP = "groupId string"
+_MEMBER = "groupId string, memberId string"
 _PARTITIONS = "[{topicId uuid, partitions [int32]}]"
 _TOPICS = "topics [{topicId uuid, topicName string, numPartitions int32, "
 _TOPICS += "partitionMetadata [{partition int32, racks [string]}]}]"
@@ -129,7 +135,8 @@ _CONSUMER = f"""instanceId string ?, {_CLIENT}, {_NAMES}, subscribedTopicRegex s
 _STATE_PARTITIONS = """initializedTopics [{topicId uuid, topicName string, partitions [int32]}],
     deletingTopics [{topicId uuid, topicName string}]"""
 
-_OFFSET_KEY, _OFFSET_VALUE = "group string, topic string, partition int32", MessageLayout(_OFFSET, 4, 4)
+_OFFSET_KEY = "group string, topic string, partition int32"
+_OFFSET_VALUE = MessageLayout(_OFFSET, 4, 4)
 
 OFFSETS: dict[int, tuple[str, tuple[MessageLayout, ...]]] = {
     0: (_OFFSET_KEY, (_OFFSET_VALUE,)),

@@ -48,10 +48,12 @@ def dump_log(source: DumpSource, path: str, options: DumpOptions) -> Iterator[En
     name = plain_path(path).rsplit("/", 1)[-1]
     if name.endswith(".log"):
         yield {"kind": "log", "startingOffset": base_offset_of(path)}
-    elif snapshot := re.fullmatch(r"(\d+)-(\d+)\.checkpoint", name):
-        yield {"kind": "KRaft snapshot", "endOffset": int(snapshot[1]), "epoch": int(snapshot[2])}
     elif name == "bootstrap.checkpoint":
         yield {"kind": "KRaft bootstrap snapshot"}
+    else:
+        snapshot = re.fullmatch(r"(\d+)-(\d+)\.checkpoint", name)
+        if snapshot is not None:
+            yield {"kind": "KRaft snapshot", "endOffset": int(snapshot[1]), "epoch": int(snapshot[2])}
     size = source.size(path)
     footer = None
     try:
@@ -72,8 +74,7 @@ def _dump_batches(source: DumpSource, path: str, options: DumpOptions, start: in
     """The batches in [start, end) of a file, as `dump_log` gives them."""
     if options.max_bytes is not None:
         end = min(end, start + options.max_bytes)
-    gaps = Complaints("non-consecutive offsets", path, ("offset", "next"))
-    last_offset = -1
+    gaps = _Gaps(path)
     byte_position = start
     error: CorruptBatchError | None = None
 
@@ -87,18 +88,31 @@ def _dump_batches(source: DumpSource, path: str, options: DumpOptions, start: in
             for batch, records in with_records(step.window.with_batches(group), options.deep_iteration):
                 yield batch
                 byte_position = batch["position"] + batch["size"]
-                for record in records:
-                    if record["kind"] == "record":
-                        if last_offset not in (-1, record["offset"] - 1):
-                            gaps.add(last_offset, record["offset"])
-                        last_offset = record["offset"]
-                    yield record
+                yield from gaps.watched(records)
     if byte_position < end:
         if error is not None:
             yield error_entry(error)
         if options.max_bytes is None:
             yield {"kind": "invalid bytes", "file": path, "bytes": end - byte_position}
-    yield from gaps.entries()
+    yield from gaps.complaints.entries()
+
+
+class _Gaps:
+    """Offsets that do not follow each other, over all batches of a file. They are no damage: compaction leaves them."""
+
+    def __init__(self, path: str) -> None:
+        self.complaints = Complaints("non-consecutive offsets", path, ("offset", "next"))
+        self._last_offset = -1
+
+    def watched(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The entries as they go by."""
+        for entry in entries:
+            if entry["kind"] == "record":
+                offset = entry["offset"]
+                if self._last_offset not in (-1, offset - 1):
+                    self.complaints.add(self._last_offset, offset)
+                self._last_offset = offset
+            yield entry
 
 
 def shared_footer(source: DumpSource, path: str, size: int) -> Footer | None:
@@ -228,7 +242,8 @@ def _record(fields: tuple[Any, ...], batch: Entry) -> Entry:
     }
     if batch["isControl"]:
         kind = int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
-        entry["controlType"], entry["controlTypeId"] = CONTROL_TYPES.get(kind, "UNKNOWN"), kind
+        entry["controlType"] = CONTROL_TYPES.get(kind, "UNKNOWN")
+        entry["controlTypeId"] = kind
         if kind in (ABORT, COMMIT) and value is not None and len(value) >= 6:
             entry["coordinatorEpoch"] = int.from_bytes(value[2:6], "big", signed=True)
     return entry

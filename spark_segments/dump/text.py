@@ -64,8 +64,9 @@ def _shown(content: Any) -> str:
         return java_text(content)
     if isinstance(content, str):
         return content
-    if (remote := _REMOTE.get(content.get("type"))) is not None:
-        return remote(content["data"])
+    remote_text = _REMOTE.get(content.get("type"))
+    if remote_text is not None:
+        return remote_text(content["data"])
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
