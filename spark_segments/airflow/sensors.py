@@ -48,8 +48,10 @@ class TopicTrigger(BaseTrigger):
         options = None if name is None else _storage_options(await Connection.async_get(name))
         condition = TopicCondition.from_dict(self.condition, options)
         log = await asyncio.to_thread(condition.open)
-        while (ends := await asyncio.to_thread(condition.met, log)) is None:
+        ends = await asyncio.to_thread(condition.met, log)
+        while ends is None:
             await asyncio.sleep(self.poke_interval)
+            ends = await asyncio.to_thread(condition.met, log)
         yield TriggerEvent({"offsets": {str(partition): end for partition, end in ends.items()}})
 
 
@@ -125,9 +127,8 @@ class TopicSensor(BaseSensorOperator):
         return event["offsets"]
 
     def _condition(self, storage_options: Mapping[str, str] | None = None) -> TopicCondition:
-        offsets, timestamp_ms = self.end_offsets, None
-        if self.timestamp is not None:
-            timestamp_ms = moment_ms(self.timestamp)
+        offsets = self.end_offsets
+        timestamp_ms = None if self.timestamp is None else moment_ms(self.timestamp)
         return TopicCondition(
             self.log_dir,
             self.topic,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,46 +54,55 @@ def dump(
     from spark_segments.dump import DumpOptions, dump_entries, dump_json
     from spark_segments.dump.text import text_of
 
-    chosen = [
-        name
-        for name, is_chosen in {
+    decoder = _decoder(
+        {
             "offsets": offsets_decoder,
             "transaction-log": transaction_log_decoder,
             "cluster-metadata": cluster_metadata_decoder,
             "share-group-state": share_group_state_decoder,
             "remote-log-metadata": remote_log_metadata_decoder,
-        }.items()
-        if is_chosen
-    ]
-    if len(chosen) > 1:
-        raise InvalidOptionError("A dump has one decoder", found=" and ".join(f"--{name}-decoder" for name in chosen))
-    print_data_log = print_data_log or bool(chosen)
-    options = DumpOptions(
-        deep_iteration or print_data_log, verify_index_only, max_bytes, max_message_size, next(iter(chosen), None)
+        }
     )
+    print_data_log = print_data_log or decoder is not None
+    options = DumpOptions(deep_iteration or print_data_log, verify_index_only, max_bytes, max_message_size, decoder)
     source = _Files(parse_overrides(storage or []))
     paths = [path for file in files for path in _paths(file)]
-    damage = 0
-
-    def noted(entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        nonlocal damage
-        for entry in entries:
-            damage += entry["kind"] == "error" or (entry["kind"] == "batch" and not entry["isValid"])
-            yield entry
-
+    damage = _Damage()
     lines: Iterator[str]
-    is_terminal = sys.stdout.isatty()
     if output is Output.JSON:
-        lines = (
-            escaped_json(json.dumps(entry, ensure_ascii=False)) for entry in noted(dump_json(source, paths, options))
-        )
+        entries = damage.counted(dump_json(source, paths, options))
+        lines = (escaped_json(json.dumps(entry, ensure_ascii=False)) for entry in entries)
     else:
-        entries = noted(dump_entries(source, paths, options))
+        entries = damage.counted(dump_entries(source, paths, options))
         lines = text_of(entries, print_data_log=print_data_log, skip_record_metadata=skip_record_metadata)
+    is_terminal = sys.stdout.isatty()
     for line in lines:
         sys.stdout.write(f"{escaped(line) if is_terminal else line}\n")
-    if damage:
+    if damage.count:
         raise typer.Exit(FOUND_FAULTS)
+
+
+def _decoder(flags: Mapping[str, bool]) -> str | None:
+    """The name of the one decoder that is asked for. Raises InvalidOptionError for several."""
+    names = [name for name, is_chosen in flags.items() if is_chosen]
+    if len(names) > 1:
+        raise InvalidOptionError("A dump has one decoder", found=" and ".join(f"--{name}-decoder" for name in names))
+    return names[0] if names else None
+
+
+@dataclass(slots=True)
+class _Damage:
+    """The damaged places among entries that go by."""
+
+    count: int = 0
+
+    def counted(self, entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The entries, counted as they go by."""
+        for entry in entries:
+            is_invalid = entry["kind"] == "batch" and not entry["isValid"]
+            if entry["kind"] == "error" or is_invalid:
+                self.count += 1
+            yield entry
 
 
 def _paths(file: str) -> list[str]:

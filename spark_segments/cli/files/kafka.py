@@ -107,7 +107,8 @@ def import_(
 
         write_checksums(log.storage, [log.topic(name).snapshot for name in report.topics], checksums, spark=session)
     new = [log.topic(name) for name in report.topics if name not in before] if output is not Output.JSON else []
-    if kept := [topic.name for topic in new if topic.snapshot.config.get("retention.ms") == "-1"]:
+    kept = [topic.name for topic in new if topic.snapshot.config.get("retention.ms") == "-1"]
+    if kept:
         print_summary(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
     if report.details["holes"] or report.failed or report.details.get("positions_elsewhere"):
         raise typer.Exit(FOUND_FAULTS if report.details["holes"] else FAILED)
@@ -177,7 +178,10 @@ def _ids_there(log: LogDir, file: Path) -> dict[str, str]:
         )
     here = {*log.topics()}
     for name, _, count in lines:
-        if name in here and int(count) != (expected := len(log.topic(name).offsets())):
+        if name not in here:
+            continue
+        expected = len(log.topic(name).offsets())
+        if int(count) != expected:
             raise InvalidOptionError(
                 f"Topic {name} has another number of partitions in the cluster",
                 path=str(file),

@@ -331,7 +331,8 @@ def maintain(
             raise InvalidOptionError(
                 "--by asks for a forecast", expected="--dry-run, and no --now-ms", found=f"--by {by}"
             )
-        by_ms = moment_ms(by, wall_now_ms := wall_ms())
+        wall_now_ms = wall_ms()
+        by_ms = moment_ms(by, wall_now_ms)
         if by_ms < wall_now_ms:
             expected = "a time to come, such as tomorrow, friday or 'in 3 days'"
             raise InvalidOptionError("--by asks for a forecast", expected=expected, found=f"{by}, {moment(by_ms)}")

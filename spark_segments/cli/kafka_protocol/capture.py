@@ -86,7 +86,8 @@ def capture(
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Commands of Kafka's protocol", str(error.name)) from error
 
-    log, session = location.create(), spark.session("capture")
+    log = location.create()
+    session = spark.session("capture")
     options = CaptureOptions(
         groups=groups or [],
         client_config=settings_of_file(str(client_config)) if client_config is not None else {},
@@ -96,12 +97,14 @@ def capture(
         max_rate=None if max_rate is None else volume_bytes(max_rate),
     )
     pause_seconds = span_ms(interval) / 1000
-    code, told, shown = 0, set[str](), ""
+    code = 0
+    told: set[str] = set()
+    shown = ""
     with until_interrupted():
         while True:
             with progress_bar("capture") as progress:
                 report = capture_topics(log, bootstrap, topic or ["*"], options, spark=session, progress=progress)
-            # Brokers that are away later are waited for.
+            # Brokers that are away later are waited for. And a new copy is begun once: each pass would begin another.
             options = dataclasses.replace(options, recapture=False, reach_seconds=options.patience_seconds)
             told = tell(report, told)
             for hole in report.details["holes"]:
@@ -111,8 +114,11 @@ def capture(
             write_copied(metrics, log, report, "records_out", "bytes_out", lag)
             if once or report.to_dict()["records_out"] or report.details["holes"]:
                 _print(report, output)
-            if groups and output is not Output.JSON and (line := _groups_line(report, groups)) != shown:
-                print(shown := line, flush=True)
+            if groups and output is not Output.JSON:
+                line = _groups_line(report, groups)
+                if line != shown:
+                    print(line, flush=True)
+                shown = line
             if once:
                 break
             time.sleep(pause_seconds)

@@ -347,7 +347,7 @@ def _rows(decoded: tuple[pa.RecordBatch, frozenset[str]], shown_bytes: tuple[int
             -1 if time_us < 0 else time_us // 1000,
             _shown(key, most_key, is_json="key" in as_json),
             _shown(value, most_value, is_json="value" in as_json),
-            tuple((_text(header["key"], most_value), _shown(header["value"], most_value)) for header in headers or []),
+            tuple((_cut(header["key"], most_value), _shown(header["value"], most_value)) for header in headers or []),
         )
 
 
@@ -380,7 +380,7 @@ def _is_json(text: str, is_cut: bool) -> bool:
     return True
 
 
-def _text(name: str, most: int) -> str:
+def _cut(name: str, most: int) -> str:
     return name if len(name) <= most else name[:most] + "…"
 
 

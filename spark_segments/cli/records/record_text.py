@@ -285,7 +285,8 @@ class LineTemplate:
 
     def parts(self, records: pa.RecordBatch, shown: Shown) -> list[pa.Array | bytes]:
         """What a line consists of, as the template says; what is of the record as `shown` has it."""
-        return [
-            piece if isinstance(piece, bytes) else part if isinstance(part := piece(records), bytes) else shown(part)
-            for piece in self.pieces
-        ]
+        parts: list[pa.Array | bytes] = []
+        for piece in self.pieces:
+            part = piece if isinstance(piece, bytes) else piece(records)
+            parts.append(part if isinstance(part, bytes) else shown(part))
+        return parts

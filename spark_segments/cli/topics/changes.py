@@ -118,15 +118,18 @@ def print_what_goes(log: LogDir, snapshot: Snapshot, config: dict[str, str]) -> 
     """Says on standard error what roll and retain take of a topic by other settings, where that is more."""
     from spark_segments.maintenance import retain, roll
 
-    topic, taken = snapshot.topic, []
-    for its_config in (snapshot.config, config):
-        planned = {topic: dataclasses.replace(snapshot, config=its_config)}
-        for job in (roll, retain):
-            report = job(log, topics=[topic], dry_run=True, planned=planned)
-        figures = report.to_dict()
-        taken.append((figures["records_in"] - figures["records_out"], figures["bytes_in"] - figures["bytes_out"]))
-    (before, _), (records, size) = taken
-    if records > before:
+    topic = snapshot.topic
+
+    def removed(settings: dict[str, str]) -> tuple[int, int]:
+        """(records, bytes) that the next run of both jobs removes."""
+        planned = {topic: dataclasses.replace(snapshot, config=settings)}
+        roll(log, topics=[topic], dry_run=True, planned=planned)
+        figures = retain(log, topics=[topic], dry_run=True, planned=planned).to_dict()
+        return figures["records_in"] - figures["records_out"], figures["bytes_in"] - figures["bytes_out"]
+
+    records_before, _ = removed(dict(snapshot.config))
+    records, size = removed(config)
+    if records > records_before:
         print(
             f"warning: topic {topic}: the next roll and retain take {plural(records, 'record')} "
             f"({human_bytes(size)}) by these settings",
@@ -235,8 +238,10 @@ def restore(
         job, log, topics=[topic], version=version,
         forget_transactions=forget_transactions, including_erased=including_erased,
     )  # fmt: skip
-    if not dry_run and asks(yes) and (leaving := _offsets(work(dry_run=True), "leaving")):
-        confirm(f"Restore version {version} of {topic}?", yes, lambda: print_text(_leaving(leaving)))
+    if not dry_run and asks(yes):
+        leaving = _offsets(work(dry_run=True), "leaving")
+        if leaving:
+            confirm(f"Restore version {version} of {topic}?", yes, lambda: print_text(_leaving(leaving)))
     report = work(dry_run=dry_run)
     details = report.details
     if details["expired_records"]:
@@ -276,7 +281,8 @@ def _print_text(topic: str, report: Report) -> None:
     if report.dry_run:
         print_text(f"Version {details['version']} of {topic} can be restored. The offsets would be:")
     print_rows(["partition", "log_start_offset", "log_end_offset"], report.partitions)
-    leaving, returning = _offsets(report, "leaving"), _offsets(report, "returning")
+    leaving = _offsets(report, "leaving")
+    returning = _offsets(report, "returning")
     if report.dry_run and leaving:
         print_text(_leaving(leaving))
     if report.dry_run and returning:

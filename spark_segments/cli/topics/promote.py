@@ -83,7 +83,8 @@ def _promoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
         if line["source_version"] is not None and line["source_committed_ms"] is not None:
             version = f"version {line['source_version']} of {moment(line['source_committed_ms'])}"
             lines.append(f"{topic}: what the former leader committed after its {version} is left behind.")
-    if tails := line["left_behind"]:
+    tails = line["left_behind"]
+    if tails:
         behind = _few([str(Tail(**tail)) for tail in tails], "; ")
         lines.append(f"{topic}: left behind in {former}: {behind}. They can be read there.")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -102,29 +103,45 @@ def history(
     """
     commits = location.open().topic(topic).history(limit or None)
     if output is Output.JSON:
-        for commit in commits:
-            if commit["partitions"]:
-                commit["partitions"] = [
-                    {"partition": number, "log_start_offset": start, "log_end_offset": end}
-                    for number, (start, end) in commit["partitions"].items()
-                    if partition in (None, number)
-                ]
-        print_json(commits)
+        print_json([_with_partitions(commit, partition) for commit in commits])
         return
-    rows = []
-    for commit in commits:
-        bounds = [ends for number, ends in (commit["partitions"] or {}).items() if partition in (None, number)]
-        sizes = [None if commit[name] is None else Bytes(commit[name]) for name in ("bytes_in", "bytes_out")]
-        time = None if commit["committed_ms"] is None else ShownTime(commit["committed_ms"])
-        offsets = [_offsets([ends[place] for ends in bounds]) for place in range(2)]
-        records = [commit["records_in"], commit["records_out"]]
-        rows.append([str(commit["version"]), time, commit["job"], *records, *sizes, *offsets])
+    rows = [_commit_row(commit, partition) for commit in commits]
     if output is not Output.TEXT or not sys.stdout.isatty():
         print_table(COMMIT_COLUMNS, rows)
         return
+    # At a terminal: what a commit added and took in one column each, and of the offsets the log ends alone.
     for row in rows:
         row[3:] = [_changed("records", row[3], row[4]), _changed("bytes", row[5], row[6]), row[8]]
     print_table([*COMMIT_COLUMNS[:3], "records", "bytes", "log_end"], rows)
+
+
+def _with_partitions(commit: dict[str, Any], partition: int | None) -> dict[str, Any]:
+    """The commit with a line for each partition, or for the one that is asked for."""
+    if not commit["partitions"]:
+        return commit
+    lines = [
+        {"partition": number, "log_start_offset": start, "log_end_offset": end}
+        for number, (start, end) in commit["partitions"].items()
+        if partition in (None, number)
+    ]
+    return commit | {"partitions": lines}
+
+
+def _commit_row(commit: Mapping[str, Any], partition: int | None) -> list[Any]:
+    """COMMIT_COLUMNS of a commit. Figures that vacuum has deleted are None."""
+    bounds = [ends for number, ends in (commit["partitions"] or {}).items() if partition in (None, number)]
+    time = None if commit["committed_ms"] is None else ShownTime(commit["committed_ms"])
+    sizes = [None if commit[name] is None else Bytes(commit[name]) for name in ("bytes_in", "bytes_out")]
+    return [
+        str(commit["version"]),
+        time,
+        commit["job"],
+        commit["records_in"],
+        commit["records_out"],
+        *sizes,
+        _offsets([start for start, _ in bounds]),
+        _offsets([end for _, end in bounds]),
+    ]
 
 
 def _changed(name: str, added: int | None, taken: int | None) -> str | None:
