@@ -91,13 +91,15 @@ class RoundTasks:
         states: list[CleanedTransactions] | None,
     ) -> list[GroupsTask]:
         """The tasks of the second pass, in the order of their groups. A large group is a task by itself."""
-        slots, spark = self.slots, self.spark
+        slots = self.slots
+        spark = self.spark
         if slots == 1 and states is not None:
             return [GroupsTask(0, groups, noted, states[0], 1)]
         by_size = sorted(range(len(groups)), key=lambda number: -_log_bytes(groups[number]))
         large = set(by_size[: count_large([_log_bytes(groups[number]) for number in by_size], slots)])
         threads = slots if spark is None else slots_of_a_process(spark) // max(1, len(large))
-        tasks, first = [], 0
+        tasks = []
+        first = 0
         for is_large, neighbours in itertools.groupby(range(len(groups)), lambda n: threads > 1 and n in large):
             mine = [groups[number] for number in neighbours]
             for some in rewriting_tasks(mine, 0 if is_large else task_bytes):
@@ -149,7 +151,8 @@ class _Round:
 
     def _merged(self) -> tuple[SliceMap, bool]:
         """(the merged map of the slices, up to a slice that does not fit; whether all slices are in it)"""
-        work, tasks = self.work, self.tasks
+        work = self.work
+        tasks = self.tasks
         offset_map = OffsetMap(
             work.settings.map_bytes if tasks.slots == 1 else tasks.merged_map_bytes,
             start_offset=work.first_dirty_offset,
@@ -168,7 +171,9 @@ class _Round:
 
     def _slice_maps(self, head: Sequence[Segment], offset_map: OffsetMap) -> list[SliceMap]:
         """The maps of the slices of the dirty head, in their order. `offset_map`: that of the first in this process."""
-        work, tasks, start = self.work, self.tasks, 0
+        work = self.work
+        tasks = self.tasks
+        start = 0
         if head and work.first_dirty_offset > head[0].base_offset:
             start = SegmentFile(self.storage, head[0]).locate(work.first_dirty_offset)
         count = max(1, min(tasks.slots, (_log_bytes(head) - start) // MIN_SLICE_BYTES))
@@ -187,7 +192,8 @@ class _Round:
             slice_tasks[0] = slice_tasks[0][0], offset_map
         results = try_tasks(first_pass, slice_tasks, tasks.spark, at_a_time=tasks.slots)
         parts = [result for result in results if isinstance(result, SliceMap)]
-        if error := _first_error(results):
+        error = _first_error(results)
+        if error:
             self._delete_files(parts)
             raise error
         return parts
@@ -208,13 +214,16 @@ class _Round:
         """The state of the partition's transactions before each task's first group: what the last group has is not
         asked for. Read in waves, so that a log with more of them than memory is given for does not fill it first.
         """
-        work, slots = self.work, self.tasks.slots
-        read, wave = partial(_read_transactions, self.storage), slots * TASKS_PER_SLOT
+        work = self.work
+        slots = self.tasks.slots
+        read = partial(_read_transactions, self.storage)
+        wave = slots * TASKS_PER_SLOT
         before = groups[:-1] if slots > 1 else ()  # one task meets them itself
         parts: list[TransactionalBatches] = []
         for start in range(0, len(before), wave):
             results = try_tasks(read, before[start : start + wave], self.tasks.spark, at_a_time=slots)
-            if error := _first_error(results):
+            error = _first_error(results)
+            if error:
                 raise error
             parts += [result for result in results if isinstance(result, TransactionalBatches)]
             if sum(part.size_bytes for part in parts) > work.notes_bytes:
@@ -236,7 +245,8 @@ class _Round:
         `states`: of the transactions before each group; None where there are none, as far as is known.
         """
         assert isinstance(head.map, OffsetMap)
-        work, tasks = self.work, self.tasks
+        work = self.work
+        tasks = self.tasks
         record_filter = work.record_filter(head.map)
         shared: RecordFilter | MapFile = record_filter
         task_bytes = 0
@@ -256,7 +266,8 @@ class _Round:
                 results = try_tasks(rewrite, mine, tasks.spark, at_a_time=at_a_time)
                 tried = zip(mine, results, strict=True)
                 done |= {task.first: result for task, result in tried if isinstance(result, list)}
-                if error := _first_error(results):
+                error = _first_error(results)
+                if error:
                     discard_groups(self.storage, itertools.chain.from_iterable(done.values()))
                     raise error
         finally:

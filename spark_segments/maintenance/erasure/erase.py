@@ -270,7 +270,8 @@ class _Erasure:
         rewrite = EraseFromSegment(job.storage, self.topic, job.config(snapshot), epochs)
         tasks = [(segment, self.ends[segment.partition]) for segment in holding]
         for partition, done in _by_partition(job.run(rewrite, tasks)):
-            if committed := self._commit(done):
+            committed = self._commit(done)
+            if committed:
                 line = _line(partition, "erase", committed)
                 job.report.add(self.topic, **line, tombstones_appended=tombstones.pop(partition, 0))
         if beside:  # the runs of an object must come in one commit

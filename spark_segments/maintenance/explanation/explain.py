@@ -207,10 +207,9 @@ class _Record:
         """The explanation. `freed_ms`: when vacuum may delete the last of those files that held the record before."""
         expected = self._segment_forecast()
         ways = [*self._retention(expected), *self._compaction(expected)]
-        leaves = TimeBounds(
-            min((at_ms for way in ways if (at_ms := way.window.earliest_ms) is not None), default=None),
-            min((at_ms for way in ways if (at_ms := way.window.latest_ms) is not None), default=None),
-        )
+        earliest = [way.window.earliest_ms for way in ways if way.window.earliest_ms is not None]
+        latest = [way.window.latest_ms for way in ways if way.window.latest_ms is not None]
+        leaves = TimeBounds(min(earliest, default=None), min(latest, default=None))
         deleted = TimeBounds.of(
             self._deletable_ms(leaves.earliest_ms, freed_ms),
             self._deletable_ms(leaves.latest_ms, freed_ms) + self.explanation.every_ms,
@@ -288,8 +287,10 @@ class _Record:
 
     def _retention(self, expected: _SegmentForecast) -> Iterator[Step]:
         """The ways in which retention can remove the segment."""
-        now_ms, config = self.now_ms, self.config
-        if reason := self.forecast.expired.get(expected.row):
+        now_ms = self.now_ms
+        config = self.config
+        reason = self.forecast.expired.get(expected.row)
+        if reason:
             yield self._retain(reason, now_ms, self._by(now_ms), None, {"due": True})
             return
         if expected.roll is not None and self.explanation.offset < self.partition.log_start_offset:

@@ -62,7 +62,11 @@ def forecast_roll(
     if not _reasons(chunks.slice(0, row + 1), rules, now_ms):
         # No segment ends before the record, nor within its chunk, after any appends.
         starts = list(_starts(before, rules))
-        due_ms = max(int(later(_opened_ms(chunk), _roll_ms(chunk, segments[0], rules))) for chunk in starts)
+        due_ms = 0
+        for chunk in starts:
+            # A segment waits from its first timestamp on, or from its file's time where that is later, as roll has it.
+            opened_ms = max(chunk.first_batch_max_timestamp_ms, chunk.created_ms)
+            due_ms = max(due_ms, int(later(opened_ms, _roll_ms(chunk, segments[0], rules))))
         first_ms = max(chunk.first_batch_max_timestamp_ms for chunk in starts)
         most_ms = max(chunk.first_batch_max_timestamp_ms + _roll_ms(chunk, segments[0], rules) for chunk in starts)
         least_ms = max(chunk.max_timestamp_ms for chunk in before)
@@ -79,7 +83,9 @@ def forecast_roll(
         due_ms = now_ms
     if not timed:
         # After a merge the wait of the segment begins again at its new file's time. Its first timestamp is unknown.
-        due_ms, most_ms, first_ms = due_ms if due_ms <= now_ms else NEVER, NEVER, NEVER
+        due_ms = due_ms if due_ms <= now_ms else NEVER
+        most_ms = NEVER
+        first_ms = NEVER
     return RollForecast(due_ms, least_ms, min(most_ms, NEVER), first_ms)
 
 
@@ -104,10 +110,6 @@ def _starts(chunks: Sequence[Segment], rules: RollRules) -> Iterator[Segment]:
         if not log_bytes or log_bytes >= rules.limits.segment_bytes * SMALL_SHARE or fills_a_segment(chunk, rules):
             yield chunk
         log_bytes += chunk.log_bytes
-
-
-def _opened_ms(chunk: Segment) -> int:
-    return max(chunk.first_batch_max_timestamp_ms, chunk.created_ms)
 
 
 def _roll_ms(chunk: Segment, first: Segment, rules: RollRules) -> int:

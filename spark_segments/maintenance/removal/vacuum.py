@@ -173,7 +173,8 @@ def vacuum(
     job = Job.of("vacuum", log, topics, spark, dry_run, progress, now_ms, planned)
     directories = defaultdict(list)
     for directory in log.storage.directories():
-        if (owner := _owner(directory)) is not None:
+        owner = _owner(directory)
+        if owner is not None:
             directories[owner].append(directory)
     for name in job.names():
         is_named = topics is not None and name in topics
