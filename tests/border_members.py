@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 MOST_NAMES = 46
-MOST_MEMBERS = 254
+MOST_MEMBERS = 252
 
 MEMBERS = (
     (
         "LogDirectory",
         "A location, its topics, and the manifest of each by version",
-        "check_apart check_writable create create_topic defaults delete_topic directories is_kafka is_marked is_there "
-        "kafka key_offsets known manifest named note_follower open selected snapshot storage topics uri values",
+        "check_apart check_writable create create_topic defaults delete_topic directories hinting is_kafka "
+        "is_marked is_there kafka key_offsets manifest named note_follower open snapshot storage topics uri "
+        "values",
     ),
     (
         "Manifest",
         "A location, its topics, and the manifest of each by version",
         "changed_rows commit committed_ms create_by delete exists facts history keep_for_rebuild keys_from_ms log "
-        "opened operations_out_of_log state topic",
+        "operations_out_of_log state topic",
     ),
     (
         "TableState",
@@ -38,8 +39,8 @@ MEMBERS = (
     (
         "Scan",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
-        "batches columns columns_of coverage decoders of of_keys offsets parts read schema select selection to_pandas "
-        "to_reader to_table where",
+        "batches columns columns_of coverage decoders of of_keys offsets parts read schema select selection "
+        "to_pandas to_reader to_table where",
     ),
     (
         "Selection",
@@ -104,8 +105,8 @@ MEMBERS = (
     (
         "Operation",
         "The change that a plan makes of a snapshot: one commit",
-        "ALTER APPEND CREATE DELETE_RECORDS ERASE FENCE IMPORT MERGE_FILES MIRROR PROMOTE VACUUM "
-        "BRINGING_BACK LEAVING_OFFSETS",
+        "ALTER APPEND BRINGING_BACK CREATE DELETE_RECORDS ERASE FENCE IMPORT LEAVING_OFFSETS MERGE_FILES MIRROR "
+        "PROMOTE VACUUM",
     ),
     (
         "Group",

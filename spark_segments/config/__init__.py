@@ -33,6 +33,7 @@ from spark_segments.config.table import (
     ServerConfig,
     TopicConfig,
 )
+from spark_segments.config.topic_names import is_pattern, selected_topics
 
 __all__ = [
     "DEFAULT",
@@ -51,11 +52,13 @@ __all__ = [
     "check_isolation_level",
     "check_new_topic_name",
     "check_partition_count",
+    "is_pattern",
     "is_topic_name",
     "load_defaults",
     "names_collide",
     "normal_overrides",
     "parse_overrides",
+    "selected_topics",
     "server_config",
     "topic_config",
     "validate_topic_name",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.config import normal_overrides
+from spark_segments.config import normal_overrides, selected_topics
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.face.topic import Topic
 from spark_segments.log import LogDirectory
@@ -156,7 +156,7 @@ class LogDir(LogDirectory, Prints):
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
         names = source.topics()
-        topics = LogDirectory.selected(names, [topic] if isinstance(topic, str) else topic)
+        topics = selected_topics(names, [topic] if isinstance(topic, str) else topic)
         if exclude_internal:
             topics = [name for name in topics if not name.startswith("__")]
         if not topics:

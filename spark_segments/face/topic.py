@@ -120,7 +120,7 @@ class Topic(Prints):
         """
         if self.log.kafka is not None:
             raise InvalidOptionError("A Kafka log directory has no versions", path=self.log.storage.uri)
-        with self.log.known(self.name) as manifest:
+        with self.log.hinting(self.name) as manifest:
             return history(manifest, limit)
 
     def explain(
@@ -244,7 +244,7 @@ class Topic(Prints):
         New records of a key may go to another partition then. The view latest and latest tables find the newest in any.
         """
         self._check_writable()
-        with self.log.known(self.name) as manifest:
+        with self.log.hinting(self.name) as manifest:
             manifest.commit(altered(config or {}, partitions, self.log.defaults))
 
     def delete_records(self, before_offsets: Mapping[int, int]) -> dict[int, int]:
@@ -256,7 +256,7 @@ class Topic(Prints):
         topic a deleted record may be the newest value of its key.
         """
         self._check_writable()
-        with self.log.known(self.name) as manifest:
+        with self.log.hinting(self.name) as manifest:
             plan = records_deleted(before_offsets, self.log.defaults, self.log.storage.uri)
             bounds = manifest.commit(plan).bounds()
         return {number: bounds[number][0] for number in before_offsets}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from spark_segments.config import selected_topics
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, run_tasks, task_slots, try_tasks
 from spark_segments.extensions import observed_job
@@ -65,7 +66,7 @@ def index(
     """
     log.check_writable()
     report = Report("index", dry_run)
-    for name in LogDirectory.selected(log.topics(), topics):
+    for name in selected_topics(log.topics(), topics):
         try:
             update = IndexUpdate(log, IndexFiles(log.storage, name), report, spark, progress, hash_bits)
             before = update.files.newest_list()

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spark_segments.config import selected_topics
 from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -95,7 +96,7 @@ def table(
     its rows were looked at, files_added, files_removed, rows_added, rows_removed, rows. A topic that fails has a
     line, as in `Report`: CommitConflictError where other commits to the table come first every time.
     """
-    names = LogDirectory.selected(log.topics(), topics)
+    names = selected_topics(log.topics(), topics)
     for name in names:
         if name not in log.topics():
             raise UnknownTopicError(f"There is no topic {name}", path=log.uri)

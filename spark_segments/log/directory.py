@@ -9,21 +9,21 @@ import contextlib
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol, Self
 
 from spark_segments import extensions
 from spark_segments.config import (
     check_new_topic_name,
     check_partition_count,
+    is_pattern,
     is_topic_name,
     names_collide,
     normal_overrides,
+    selected_topics,
     topic_config,
-    validate_topic_name,
 )
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError, StorageError, UnknownTopicError
 from spark_segments.log.key_offsets import KeyOffsets, KeyProvider, key_provider
@@ -99,11 +99,11 @@ class LogDirectory:
         self.open_delta_log = open_delta_log
         self._values = values
         self._keys = keys
-        self._known: dict[str, Manifest] = {}
+        self._manifests: dict[str, Manifest] = {}
 
     def __getstate__(self) -> dict[str, object]:
         """For tasks: what one process knows of the tables, another looks up by itself."""
-        return self.__dict__ | {"_known": {}}
+        return self.__dict__ | {"_manifests": {}}
 
     @classmethod
     def create(
@@ -177,9 +177,9 @@ class LogDirectory:
 
     def manifest(self, topic: str) -> Manifest:
         """The manifest of a topic, whether or not it exists. Raises InvalidTopicError for a name that none can have."""
-        if topic not in self._known:
-            self._known[topic] = Manifest(self.storage, topic, self.open_delta_log, self.defaults)
-        return self._known[topic]
+        if topic not in self._manifests:
+            self._manifests[topic] = Manifest(self.storage, topic, self.open_delta_log, self.defaults)
+        return self._manifests[topic]
 
     def snapshot(self, topic: str, version: int | None = None, timestamp_ms: int | None = None) -> Snapshot:
         """The newest snapshot of a topic's log, or its snapshot of an earlier version or time.
@@ -194,7 +194,7 @@ class LogDirectory:
                 found = timestamp_ms if version is None else version
                 raise InvalidOptionError("A Kafka log directory has no versions", path=self.storage.uri, found=found)
             return self.kafka.snapshot(topic)
-        with self.known(topic) as manifest:
+        with self.hinting(topic) as manifest:
             return manifest.snapshot(version if timestamp_ms is None else manifest.version_at(timestamp_ms))
 
     def directories(self) -> list[str]:
@@ -220,14 +220,16 @@ class LogDirectory:
         """The topics that names and patterns mean, sorted. A name is returned whether or not the topic exists. Raises
         UnknownTopicError where patterns match none, InvalidTopicError for a name that no topic can have.
         """
-        names = LogDirectory.selected(self.topics() if any(map(is_pattern, topics)) else (), topics)
+        names = selected_topics(self.topics() if any(map(is_pattern, topics)) else (), topics)
         if not names:
             raise UnknownTopicError(f"No topic matches {', '.join(topics)}", path=self.uri, hint=self._there())
         return names
 
     @contextmanager
-    def known(self, topic: str) -> Iterator[Manifest]:
-        """The manifest of a topic. An UnknownTopicError within says which topics there are."""
+    def hinting(self, topic: str) -> Iterator[Manifest]:
+        """The manifest of a topic. An UnknownTopicError within gets a hint: the name that was meant, or the topics that
+        there are.
+        """
         try:
             yield self.manifest(topic)
         except UnknownTopicError as error:
@@ -260,7 +262,7 @@ class LogDirectory:
         log directory's file.delete.delay.ms; a manifest that is repaired before that brings the topic back.
         """
         self.check_writable()
-        with self.known(topic) as manifest:
+        with self.hinting(topic) as manifest:
             if force:
                 manifest.delete_by_force()
                 return
@@ -313,29 +315,6 @@ class LogDirectory:
         with ThreadPoolExecutor(max_workers=8) as pool:
             there = list(pool.map(self.is_there, names))
         return [name for name, exists in zip(names, there, strict=True) if exists]
-
-    @staticmethod
-    def selected(names: Iterable[str], topics: Sequence[str] | None) -> list[str]:
-        """Those of the names that `topics` has or that match a pattern of it (`orders*`), and the other names of
-        `topics`, which are no patterns; sorted. All names where it is None. Raises InvalidTopicError for a name that no
-        topic has.
-        """
-        if isinstance(topics, str):
-            raise InvalidOptionError(
-                "topics is a list of names and patterns", expected=f"[{topics!r}]", found=repr(topics)
-            )
-        if topics is None:
-            return sorted(names)
-        matching = {name for name in names if any(fnmatchcase(name, pattern) for pattern in topics)}
-        given = {topic for topic in topics if not is_pattern(topic)}
-        for name in given:
-            validate_topic_name(name)
-        return sorted(matching | given)
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a topic is named by a pattern, such as `orders*`."""
-    return not {*"*?["}.isdisjoint(name)
 
 
 def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:

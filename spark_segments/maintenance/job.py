@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spark_segments.config import TopicConfig, topic_config
+from spark_segments.config import TopicConfig, selected_topics, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory
@@ -74,7 +74,7 @@ class Job:
 
     def names(self) -> list[str]:
         """The topics that are selected. Raises UnknownTopicError if one of `topics` is not there."""
-        return LogDirectory.selected(self.log.directories(), self.topics)
+        return selected_topics(self.log.directories(), self.topics)
 
     def as_planned(self, snapshot: Snapshot) -> Snapshot:
         """The topic as the jobs before this one would leave it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_segments.config import selected_topics
 from spark_segments.errors import LogDirError, SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of, run_tasks
 from spark_segments.extensions import observed_job
@@ -61,7 +62,7 @@ def mirror(
     check_places(source, target)
     report = Report("mirror", dry_run)
     leader_topics = {*source.directories()}
-    wanted = LogDirectory.selected(leader_topics, topics)
+    wanted = selected_topics(leader_topics, topics)
     names = [name for name in wanted if name in leader_topics]
     if unknown := {*wanted} - leader_topics - {*target.directories()}:
         raise UnknownTopicError(f"Unknown topic {min(unknown)!r}", path=source.uri)
@@ -153,7 +154,7 @@ def lags(
 ) -> dict[str, Lag | SegmentsError]:
     """How far each follower of `target` is behind its leader in `source`, by topic; its error where that is unknown."""
     lags_of: dict[str, Lag | SegmentsError] = {}
-    for topic in LogDirectory.selected(target.directories(), topics):
+    for topic in selected_topics(target.directories(), topics):
         try:
             snapshot = target.manifest(topic).snapshot(deleted=True)
             if role_of(snapshot).is_follower:
@@ -199,7 +200,7 @@ def lost_leaders(
 ) -> list[str]:
     """Followers of `source` whose leaders have no manifest there: deleted by force, or lost. Nobody knows which."""
     lost = []
-    for topic in LogDirectory.selected(target.directories(), patterns):
+    for topic in selected_topics(target.directories(), patterns):
         if topic in there:
             continue
         try:

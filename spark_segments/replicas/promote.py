@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from spark_segments.config import selected_topics
 from spark_segments.errors import (
     CorruptBatchError,
     DivergedLogError,
@@ -89,7 +90,7 @@ def promote(
         except (SegmentsError, OSError) as error:
             return error
 
-    names = LogDirectory.selected(log.topics(), topics)
+    names = selected_topics(log.topics(), topics)
     if topics is None:
         names = [name for name in names if _has_former_leader(role_of(log.snapshot(name)))]
     results = run_tasks(run, names, progress=progress, at_a_time=TOPICS_AT_A_TIME)

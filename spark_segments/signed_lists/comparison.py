@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from spark_segments.config import selected_topics
 from spark_segments.errors import MissingFileError, SegmentsError
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log import Findings, LogDirectory, Manifest, Snapshot, row_tables
@@ -80,7 +81,7 @@ def compare(
     """Compares the listed topics, or the selected ones, with the list."""
     comparison = ListComparison()
     files_by_topic = _files_by_topic(listed)
-    selected = set(LogDirectory.selected(listed.topics, topics))
+    selected = set(selected_topics(listed.topics, topics))
     for name in sorted(selected & listed.topics.keys()):
         facts = listed.topics[name]
         findings = Findings(name)

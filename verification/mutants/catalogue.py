@@ -521,7 +521,7 @@ MUTANTS = (
         "a writer that stands still commits what vacuum deletes",
         "log/manifest/manifest.py",
         "        return self.commit(lambda _: Change(Operation.VACUUM), deleted=True).version\n",
-        "        return self.opened().version\n",
+        "        return self.state(deleted=True, reopened=True).version\n",
         "tests/log/commits/test_numbers.py::test_a_put_that_comes_eight_days_late_commits_no_file_that_vacuum_took",
     ),
     Mutant(

@@ -33,7 +33,7 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import FAILED, Output, print_report, print_summary
 from spark_segments.cli.records.value_text import FormatOptions
-from spark_segments.config import TopicConfig, parse_overrides, topic_config
+from spark_segments.config import TopicConfig, parse_overrides, selected_topics, topic_config
 from spark_segments.errors import InvalidOptionError
 from spark_segments.quantities import moment, moment_ms, plural, volume_bytes, wall_ms
 
@@ -217,7 +217,6 @@ def erase(
 
     Example: segments erase /data/log customers --key ada@example.org --dry-run
     """
-    from spark_segments.log import LogDirectory
     from spark_segments.maintenance import erase as job
 
     keys = key_bytes(key, key_base64)
@@ -227,7 +226,7 @@ def erase(
         what = f"{plural(len(keys), 'key')} from {', '.join(options.topic)}{', history included' if history else ''}"
         confirm(f"Erase {what}?", yes, lambda: erased(dataclasses.replace(options, dry_run=True)))
         if not history:
-            names = LogDirectory.selected(log.topics(), options.topic)
+            names = selected_topics(log.topics(), options.topic)
             versions = {name: log.topic(name).snapshot.version for name in names}
     report = erased(options)
     for name in report.topics:
@@ -324,7 +323,6 @@ def maintain(
     Example: segments maintain /data/log --dry-run --by friday
     """
     from spark_segments.face.in_order import jobs_in_order
-    from spark_segments.log import LogDirectory
 
     if by is not None:
         if not options.dry_run or options.now_ms is not None:
@@ -343,6 +341,6 @@ def maintain(
     now_ms = None if options.now_ms is None else min(options.now_ms, wall_ms())
     by_the_clock = options if options.dry_run else dataclasses.replace(options, now_ms=now_ms)
     reports = [*(options.run(job, log) for job in jobs), by_the_clock.run(vacuum_job, log)]
-    names = LogDirectory.selected(log.topics(), options.topic or None) if options.metrics is not None else []
+    names = selected_topics(log.topics(), options.topic or None) if options.metrics is not None else []
     snapshots = [log.topic(name).snapshot for name in names]
     options.finish(log, reports, [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots])

@@ -26,9 +26,10 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, ShownTime, print_json, print_rows, print_table
+from spark_segments.config import selected_topics
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError
 from spark_segments.face.logdir import LogDir
-from spark_segments.log import Group, LogDirectory, PartitionState, Position, Snapshot
+from spark_segments.log import Group, PartitionState, Position, Snapshot
 
 if TYPE_CHECKING:
     from spark_segments.face.topic import Topic
@@ -123,7 +124,7 @@ def show(
     """
     log = location.open()
     positions = _positions(log, log.group(group))
-    chosen = LogDirectory.selected({name for name, _ in positions}, topic or None)
+    chosen = selected_topics({name for name, _ in positions}, topic or None)
     snapshots = {name: _snapshot(log, name) for name in chosen}
     rows = [
         _position_row(group, name, partition, position, snapshots[name])

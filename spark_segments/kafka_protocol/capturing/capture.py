@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spark_segments.config import selected_topics
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.extensions import observed_job
 from spark_segments.kafka.groups import chosen_groups, keep_groups
@@ -56,10 +57,10 @@ def capture(
     options, report = options or CaptureOptions(), Report("capture", dry_run=False)
     rate = RateLimit(options.max_rate)
     report.details |= {"holes": [], "undecided": []}
-    LogDirectory.selected((), topics)  # names that no topic has are no question for a cluster
+    selected_topics((), topics)  # names that no topic has are no question for a cluster
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
         cluster_topics = source.reached(min(options.reach_seconds, options.patience_seconds))
-        wanted = LogDirectory.selected(cluster_topics, topics)
+        wanted = selected_topics(cluster_topics, topics)
         names = [name for name in wanted if name in cluster_topics]
         if not names:
             raise UnknownTopicError(

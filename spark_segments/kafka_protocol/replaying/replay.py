@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, Message
 
-from spark_segments.config import READ_COMMITTED, validate_topic_name
+from spark_segments.config import READ_COMMITTED, selected_topics, validate_topic_name
 from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.extensions import observed_job
@@ -348,7 +348,7 @@ class Replay:
         """{topic: its name there}."""
         # Those that begin with __ are the cluster's own business.
         here = [topic for topic in self._log.topics() if not topic.startswith("__")]
-        names = LogDirectory.selected(here, self._topics)
+        names = selected_topics(here, self._topics)
         rename = Renaming(self._options.rename)
         if missing := sorted({*names, *rename.names} - {*here}):
             raise UnknownTopicError(

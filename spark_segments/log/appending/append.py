@@ -41,8 +41,8 @@ def append(
 
     log.check_writable()
     tries_again = not hasattr(rows, "__next__")  # else the rows can be read once only
-    with log.known(topic) as manifest:
-        state = manifest.state_to_commit_on(is_latest=not tries_again)
+    with log.hinting(topic) as manifest:
+        state = manifest.state_for_commit(is_latest=not tries_again)
         while True:
             try:
                 state.snapshot.check_role(Operation.APPEND)
@@ -63,7 +63,7 @@ def append(
             except (StorageError, UnknownOutcomeError):
                 raise
             except SegmentsError:  # it rests on a state that may be an old one
-                latest = manifest.moved(state) if tries_again else None
+                latest = manifest.newer_state(state) if tries_again else None
                 if latest is None:
                     raise
                 state, tries_again = latest, False
@@ -89,7 +89,7 @@ def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = No
     """
     log.check_writable()
     sent = None if txn is None else checked(txn)
-    with log.known(topic) as manifest:
+    with log.hinting(topic) as manifest:
         state = manifest.state()
         state.snapshot.check_role(Operation.APPEND)
         return _target(log, state.snapshot, repeated=sent is not None and manifest.log.holds(state, sent))
@@ -115,6 +115,6 @@ def commit_chunks(
 
     if not chunks:
         return {}
-    with log.known(topic) as manifest:
+    with log.hinting(topic) as manifest:
         segments = [segment for task in chunks for segment in task.segments]
         return commit_append(manifest, segments, txn, written=chunks, defaults=log.defaults, replayed=True)

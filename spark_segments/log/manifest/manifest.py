@@ -58,7 +58,7 @@ class Manifest:
     """The manifest of a topic, whether or not it exists yet.
 
     Every call looks at the log afresh, and reads what came since the version that this object saw last; the table is
-    opened once. `state_to_commit_on` alone rests on what the last commit left.
+    opened once. `state_for_commit` alone rests on what the last commit left.
     """
 
     def __init__(
@@ -94,29 +94,25 @@ class Manifest:
         """
         return self.state(version, deleted=deleted).snapshot
 
-    def state(self, version: int | None = None, *, deleted: bool = False) -> TableState:
-        """As `snapshot`, together with the opened table: a commit on top of it need not open the table again."""
-        state = self.log.state(version, seen=self._seen)
+    def state(self, version: int | None = None, *, deleted: bool = False, reopened: bool = False) -> TableState:
+        """As `snapshot`, together with the opened table: a commit on top of it need not open the table again.
+
+        `reopened`: the table is opened again. A job that deletes files must not rely on a version that this object has
+        seen, and that can no longer be opened.
+        """
+        state = self.log.state(version, seen=None if reopened else self._seen)
         if version is None:
             self._seen = state.table
         if state.snapshot.deleted_ms is not None and not deleted:
             raise self.log.unknown("It was deleted")
         return state
 
-    def opened(self) -> TableState:
-        """As `state`, of a deleted topic, too, by opening the table: a job that deletes files must not rely on a
-        version that this object has seen, and that can no longer be opened.
-        """
-        state = self.log.state()
-        self._seen = state.table
-        return state
-
-    def state_to_commit_on(self, *, is_latest: bool = False) -> TableState:
+    def state_for_commit(self, *, is_latest: bool = False) -> TableState:
         """As `state`, for a commit on top of it: where the last commit was made here, the table is not opened again.
 
         On an object store the state may be some seconds old, unless `is_latest`: a look would cost as much as the
-        commit, which is a compare-and-swap all the same. Whatever else rests on the state asks `moved` before it is
-        said. A writer that goes on so for long waits a little now and then; see `Turn`.
+        commit, which is a compare-and-swap all the same. Whatever else rests on the state asks `newer_state` before
+        it is said. A writer that goes on so for long waits a little now and then; see `Turn`.
         """
         if self._committed is None:
             return self.state()
@@ -129,8 +125,8 @@ class Manifest:
             return self.state()
         return state if state.snapshot.deleted_ms is None else self.state()
 
-    def moved(self, state: TableState) -> TableState | None:
-        """The latest state, where `state` was trusted and is not it."""
+    def newer_state(self, state: TableState) -> TableState | None:
+        """The latest state, where `state` was trusted and is not the latest."""
         latest = self.log.state_after(state) if state.is_trusted else state
         return None if latest.table.files is state.table.files else latest
 
@@ -258,14 +254,14 @@ class Manifest:
         with contextlib.suppress(SegmentsError):
             self.commit(
                 lambda at: Change(Operation.DELETE, topic=dataclasses.replace(at.topic_row, deleted_ms=now_ms)),
-                state=self.opened(),
+                state=self.state(deleted=True, reopened=True),
             )
         record_forced_deletion(self.storage, self.log.directory, now_ms)
 
     def _is_readable(self) -> bool:
         """Whether the rows can be read. Raises UnknownTopicError where there are none."""
         try:
-            self.opened().snapshot.source.read(None)
+            self.state(deleted=True, reopened=True).snapshot.source.read(None)
         except UnknownTopicError:
             raise
         except SegmentsError:

@@ -394,7 +394,7 @@ def _latest_rows(manifest: Manifest) -> tuple[TableState, pa.Table]:
     """The latest state of a topic, deleted or not, and `all_rows` of it."""
 
     def read() -> tuple[TableState, pa.Table]:
-        state = manifest.opened()
+        state = manifest.state(deleted=True, reopened=True)
         return state, all_rows(state.snapshot)
 
     return _despite_others(read)

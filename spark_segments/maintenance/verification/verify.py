@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from spark_segments.config import TopicConfig, is_topic_name, topic_config
+from spark_segments.config import TopicConfig, is_topic_name, selected_topics, topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileError, SegmentsError, UnknownTopicError
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
@@ -177,13 +177,13 @@ class Verification:
     def _rebuild_lost(self) -> list[str]:
         """The topics to look at, once a repair has rebuilt the manifests that are lost or damaged."""
         if not self.repair or self.topics is None:
-            return LogDirectory.selected(self.log.directories(), self.topics)
+            return selected_topics(self.log.directories(), self.topics)
         lost = [name for name in self.log.named(self.topics) if is_lost(self.log, name)]
         for name in lost:
             rebuilt = rebuild_manifest(self.log, name, dry_run=self.dry_run)
             self.report.details.setdefault("rebuilt", []).append({"topic": name, **rebuilt.details})
             self.report.partitions += rebuilt.partitions
-        names = LogDirectory.selected(self.log.directories(), self.topics)
+        names = selected_topics(self.log.directories(), self.topics)
         return [name for name in names if not (self.dry_run and name in lost)]  # a dry run has rebuilt none
 
     def _recovery_copies(self) -> set[str]:
