@@ -119,7 +119,8 @@ def moment_ms(moment: Time, now_ms: int | None = None) -> int:
         return now_ms
     if words in _DAYS_AWAY:
         return now_ms - now_ms % _DAY_MS + _DAYS_AWAY[words] * _DAY_MS
-    if (day := words.removeprefix("last ")) in _DAYS:
+    day = words.removeprefix("last ")
+    if day in _DAYS:
         first = now_ms // _DAY_MS + (1 if day == words else -7)
         return (first + (_DAYS.index(day) - first) % 7) * _DAY_MS
     if words.startswith("in "):

@@ -252,7 +252,8 @@ class TopicDatabase:
             query.encode()
         except UnicodeEncodeError:
             raise InvalidOptionError("The statement is no UTF-8", found=query) from None
-        if (apart := self._apart) is not None:
+        apart = self._apart
+        if apart is not None:
             number, schema = apart.begin(query)
             return Result(schema, lambda: apart.batches(number))
         self._end_run()

@@ -132,7 +132,8 @@ def times_of_text(text: pa.StringArray, kind: pa.DataType) -> pa.Array:
 
 def conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """`recast` for writing: a field that `kind` lacks is an error, not left out. Raises as `recast` does."""
-    if unknown := _unknown_fields(array.type, kind, ""):
+    unknown = _unknown_fields(array.type, kind, "")
+    if unknown:
         raise InvalidOptionError(
             "The schema has no such fields", expected=kind, found=", ".join(unknown), hint="Drop them, or give a schema"
         )

@@ -87,7 +87,8 @@ class Message:
         schema = self.writer.schema()
         if not pa.types.is_struct(array.type):
             raise InvalidOptionError(f"A message {self.name} is made from a struct column", found=array.type)
-        if unknown := [field.name for field in array.type if field.name not in schema.names]:
+        unknown = [field.name for field in array.type if field.name not in schema.names]
+        if unknown:
             raise InvalidOptionError(
                 f"The message {self.name} has no such fields", expected=schema.names, found=unknown
             )
@@ -183,7 +184,8 @@ def _file(text: str, references: References) -> Any:
     except ImportError as error:
         raise MissingExtraError("protobuf", "Protobuf values", "protobuf") from error
 
-    if (files := _descriptor_set(text)) is not None:
+    files = _descriptor_set(text)
+    if files is not None:
         return _pool_of(files).FindFileByName(files[-1].name)
     serialized = _serialized(text)
     if serialized is not None:
@@ -213,7 +215,8 @@ def _pool_of(files: Any) -> Any:
 
     pool, names = descriptor_pool.DescriptorPool(), {file.name for file in files}
     for file in files:
-        if missing := sorted({*file.dependency} - names):
+        missing = sorted({*file.dependency} - names)
+        if missing:
             raise InvalidOptionError(
                 "The descriptors lack an imported file",
                 path=file.name,

@@ -27,7 +27,8 @@ def _check(source: pa.DataType, kind: pa.DataType, path: str) -> None:
     t = pa.types
     if t.is_struct(source) and t.is_struct(kind):
         for field in kind:
-            if (at := source.get_field_index(field.name)) >= 0:
+            at = source.get_field_index(field.name)
+            if at >= 0:  # a field that the row's schema lacks is null
                 _check(source.field(at).type, field.type, f"{path}.{field.name}" if path else field.name)
     elif (t.is_list(source) or t.is_large_list(source)) and t.is_list(kind):
         _check(source.value_type, kind.value_type, f"{path}[]")

@@ -68,29 +68,47 @@ def framed(
             return header(number_of_guid(str(uuid.UUID(bytes=head[1:GUID_BYTES])))) + head[GUID_BYTES:]
         return head
 
-    rows = np.zeros(0, np.int64)
-    if headers is not None and len(headers) and len(entries := headers.flatten()):
-        names, counts = entries.field("key"), pc.list_value_length(headers).fill_null(0)
-        its_rows = np.repeat(np.arange(len(headers)), counts)
-        places = np.flatnonzero(pc.equal(names, pa.scalar(name, names.type)).to_numpy(zero_copy_only=False))
-        rows, last = np.unique(its_rows[places][::-1], return_index=True)  # the last header of a name counts
-        heads = entries.field("value").take(pa.array(places[::-1][last])).cast(pa.binary()).fill_null(b"")
-        values = _prefixed(values, rows, heads, prefix)
+    rows, heads = _heads_in_headers(headers, name)
+    values = _prefixed(values, rows, heads, prefix)
     if not is_glue or not len(values):
         return values
-    offsets, data = offsets_of(values), np.frombuffer(values.buffers()[2] or b"\0", np.uint8)
-    first = np.take(data, offsets[:-1], mode="clip")
-    if not first.any():
+    glue_rows = np.setdiff1d(_rows_like_glue(values), rows)
+    if not glue_rows.size:
         return values
-    glue = np.setdiff1d(np.flatnonzero((first == 3) & (np.diff(offsets) >= GLUE_BYTES)), rows)
-    if not glue.size:
-        return values
-    plain = [_plain(value) for value in values.take(pa.array(glue)).to_pylist()]
-    glue = glue[[value is not None for value in plain]]
-    taken, plain = values.take(pa.array(glue)), [value for value in plain if value is not None]
-    heads = pc.binary_join_element_wise(b"\1", pc.binary_slice(taken, 2, GLUE_BYTES), b"")
-    rest = pc.replace_with_mask(values, _mask(glue, len(values)), pa.array(plain, pa.binary()))
-    return _prefixed(rest, glue, heads, prefix)
+    contents = [_plain(value) for value in values.take(pa.array(glue_rows)).to_pylist()]
+    # A value may begin with a 3 by chance: what is no frame of Glue's stays as it was.
+    glue_rows = glue_rows[[content is not None for content in contents]]
+    framed_values = values.take(pa.array(glue_rows))
+    plain = pa.array([content for content in contents if content is not None], pa.binary())
+    heads = pc.binary_join_element_wise(b"\1", pc.binary_slice(framed_values, 2, GLUE_BYTES), b"")
+    rest = pc.replace_with_mask(values, _mask(glue_rows, len(values)), plain)
+    return _prefixed(rest, glue_rows, heads, prefix)
+
+
+def _heads_in_headers(headers: pa.ListArray | None, name: str) -> tuple[np.ndarray, pa.BinaryArray]:
+    """(the rows that have a header of this name, its value in each of them; of two in a row the last counts)."""
+    nothing = np.zeros(0, np.int64), pa.array([], pa.binary())
+    if headers is None or not len(headers):
+        return nothing
+    entries = headers.flatten()
+    if not len(entries):
+        return nothing
+    names = entries.field("key")
+    counts = pc.list_value_length(headers).fill_null(0)
+    rows_of_entries = np.repeat(np.arange(len(headers)), counts)
+    places = np.flatnonzero(pc.equal(names, pa.scalar(name, names.type)).to_numpy(zero_copy_only=False))
+    # `unique` keeps the first of several: from the end backwards that is the last header of the row.
+    rows, last = np.unique(rows_of_entries[places][::-1], return_index=True)
+    heads = entries.field("value").take(pa.array(places[::-1][last])).cast(pa.binary()).fill_null(b"")
+    return rows, heads
+
+
+def _rows_like_glue(values: pa.BinaryArray) -> np.ndarray:
+    """The rows that are long enough for Glue's frame and begin with its version."""
+    offsets = offsets_of(values)
+    data = np.frombuffer(values.buffers()[2] or b"\0", np.uint8)
+    first = np.take(data, offsets[:-1], mode="clip")  # the last rows may be empty, and begin behind the data
+    return np.flatnonzero((first == 3) & (np.diff(offsets) >= GLUE_BYTES))
 
 
 def _plain(value: bytes) -> bytes | None:

@@ -67,7 +67,10 @@ def decode_batches(
     )
     if (window.batches.magic < 2).any():
         raise ValueError("messages of magic 0 and 1 are decoded once they are batches of magic 2")
-    if not selection.columns - OF_BATCHES and (offsets := offsets_of_headers(window, exclude, selection)) is not None:
+    # Where no column is in the records themselves, the headers say all: nothing is decompressed, unless a header cannot
+    # say which offsets its batch still has.
+    offsets = None if selection.columns - OF_BATCHES else offsets_of_headers(window, exclude, selection)
+    if offsets is not None:
         for rows in offsets:
             yield from record_batches(selection, len(rows), {"offset": pa.array(rows)}, {"partition": partition})
         return

@@ -98,14 +98,16 @@ def parse_txn_index(data: Any, *, path: str = "") -> AbortedTransactions:
     if size % TXN_ENTRY_BYTES:
         raise _damaged("The last entry of a transaction index is cut", path, size - size % TXN_ENTRY_BYTES)
     entries = np.frombuffer(data, TXN_ENTRY)
-    if len(wrong := np.flatnonzero(entries["version"] != TXN_ENTRY_VERSION)):
+    wrong = np.flatnonzero(entries["version"] != TXN_ENTRY_VERSION)
+    if len(wrong):
         byte_position = int(wrong[0]) * TXN_ENTRY_BYTES
         raise _damaged("An entry of a transaction index has a version that is not known", path, byte_position)
     aborted = AbortedTransactions(*(entries[name].astype(np.int64) for name in _NAMES))
     first_offset, last_offset = aborted.first_offset, aborted.last_offset
     previous = np.concatenate(([-1], last_offset[:-1]))
     bad = (aborted.producer_id < 0) | (first_offset < 0) | (first_offset > last_offset) | (last_offset <= previous)
-    if len(wrong := np.flatnonzero(bad)):
+    wrong = np.flatnonzero(bad)
+    if len(wrong):
         raise _damaged("An entry of a transaction index is impossible", path, int(wrong[0]) * TXN_ENTRY_BYTES)
     return aborted
 

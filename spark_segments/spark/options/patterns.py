@@ -71,9 +71,11 @@ def python_pattern(text: str) -> str:
 
 def _next(text: str, start: int, inside: bool) -> tuple[str, str, bool]:
     """(next piece of `text`, its translation, whether a character class is open behind it)"""
-    if quoted := _QUOTED.match(text, start):
+    quoted = _QUOTED.match(text, start)
+    if quoted:
         return quoted.group(), re.escape(quoted.group(1)), inside
-    if match := _PROPERTY.match(text, start):
+    match = _PROPERTY.match(text, start)
+    if match:
         return match.group(), _property(match, text, inside), inside
     if text[start] == "\\":
         piece = text[start : start + 2]

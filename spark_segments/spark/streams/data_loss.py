@@ -47,6 +47,10 @@ class DataLoss:
 
     def passed_holes(self, partition: TopicPartition, first: int, stop: int, state: PartitionState) -> None:
         """Reports the holes of the log in the offsets [first, stop) of a batch."""
+        # A hole counts where it overlaps the batch, even by one offset:
+        #
+        #   batch       |first ------------ stop|
+        #   holes   |------|   |----|        |------|    and not |--| that ends at `first` or starts at `stop`
         for hole in state.holes:
             if hole.start_offset < stop and hole.end_offset > first:
                 self.report(f"{partition[0]}-{partition[1]} has a hole: {hole}")

@@ -31,13 +31,13 @@ def split_in_proportion(begins: TopicOffsets, ends: TopicOffsets, most: int) -> 
     """
     sizes = {partition: end - begins[partition] for partition, end in ends.items() if end > begins[partition]}
     total = float(sum(sizes.values()))
-    shares = {partition: most * (size / total) for partition, size in sizes.items()}
-    return {
-        partition: min(end, begins[partition] + (math.ceil if shares[partition] < 1 else math.floor)(shares[partition]))
-        if partition in shares
-        else end
-        for partition, end in ends.items()
-    }
+    stops = dict(ends)
+    for partition, size in sizes.items():
+        share = most * (size / total)
+        # A share below one offset is rounded up. Rounded down, a small partition beside a large one would starve.
+        offsets = math.ceil(share) if share < 1 else math.floor(share)
+        stops[partition] = min(ends[partition], begins[partition] + offsets)
+    return stops
 
 
 class BatchDelay:
@@ -54,6 +54,8 @@ class BatchDelay:
         """Whether a batch with these offsets waits. The first batch of a run never does."""
         now_ms = self._clock_ms()
         waiting = sum(end - begins[partition] for partition, end in ends.items())
+        # The clock starts again with each batch that is let through, and not with each that is held back: else a query
+        # with short triggers would wait forever.
         overdue = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms
         if not overdue and waiting < self._min_offsets:
             return True
@@ -110,11 +112,14 @@ class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         self._has_begun = True
         if is_first:
             check_start(self._options.read, snapshots, self._start)
-        positions, states = from_json(start), self._topics.states(snapshots)
+        positions = from_json(start)
+        states = self._topics.states(snapshots)
         begins = self._begins(positions, states)
         ends = {key: max(begins[key], state.end) for key, state in states.items()}
         self._latest = {key: states[key].position(end) for key, end in ends.items()}
         if is_first and not is_repeatable(self._options.read.start):
+            # An empty first batch: Spark keeps its end, and so the start. Had the batch records and the query died in
+            # it, `latest` would be resolved again later, and the records between would be left out.
             return start
         if not isinstance(limit, ReadAllAvailable):
             if self._delay and not self._is_available_now and self._delay.holds_back(begins, ends):

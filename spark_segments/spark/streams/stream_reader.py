@@ -74,7 +74,8 @@ class StreamTopics:
         states = {}
         for topic, numbers in subscribed_partitions(self._options.topics, snapshots, skip_missing=True).items():
             snapshot = snapshots[topic]
-            bounds, readable = snapshot.offset_bounds(), snapshot.offset_bounds(self._options.isolation_level)
+            bounds = snapshot.offset_bounds()
+            readable = snapshot.offset_bounds(self._options.isolation_level)
             holes = Hole.of(snapshot.states)
             entries = snapshot.partitions.column("leader_epochs").to_pylist()
             epochs = dict(zip(snapshot.partitions.column("partition").to_pylist(), entries, strict=True))
@@ -163,6 +164,8 @@ class StreamReader(DataSourceStreamReader):
             return self._reached
         positions = from_json(self._reached)
         begins = self._begins(positions, states)
+        # With read_committed the last stable offset can lie before the stream: another isolation level has read on. A
+        # batch that ended there would take the stream back, and its records would come twice.
         ends = {key: state.position(max(begins[key], state.end)) for key, state in states.items()}
         if ends and ends != positions:
             self._reached = to_json(ends)
@@ -181,7 +184,9 @@ class StreamReader(DataSourceStreamReader):
         if start == end:
             self._goes_on = True
             return []
-        begins, positions = from_json(begin_of(end) or start), from_json(end)
+        # Spark may have another start by now, where the query died in its first batch: the end says where that began.
+        begins = from_json(begin_of(end) or start)
+        positions = from_json(end)
         states = self._states_for(positions)
         is_first = start == self._initial
         if not is_first:
@@ -226,7 +231,15 @@ class StreamReader(DataSourceStreamReader):
         *,
         is_first: bool,
     ) -> dict[str, dict[int, tuple[int, int]]]:
-        """{topic: {partition: (start, end exclusive)}}: the offsets of a batch."""
+        """{topic: {partition: (start, end exclusive)}}: the offsets of a batch.
+
+        log start                            last stable offset     log end
+        |------|==================|------------------|-----------------|
+             first               stop
+
+        `stop` is where Spark's end is, or before it, where a new leader has replaced the records from there on. `first`
+        is where Spark's start is, or behind it, where records were lost in between.
+        """
         ranges: dict[str, dict[int, tuple[int, int]]] = {}
         for place, position in sorted(end.items()):
             state = states.get(place)
@@ -236,17 +249,7 @@ class StreamReader(DataSourceStreamReader):
             if is_foreign(position, state):
                 self._data_loss.made_anew(place, position, state)
                 continue
-            epochs = state.leader_epochs
-            stop = min(epochs.parting_offset(position.offset, position.leader_epoch), state.log_end)
-            if stop < position.offset or not epochs.allows(position.leader_epoch):
-                next_offset(place, position, state, self._data_loss)  # reports it
-            if stop > state.end:
-                raise OffsetOutOfRangeError(
-                    f"A batch of this stream was planned beyond the last stable offset of {place[0]}-{place[1]}",
-                    expected=f"at most {state.end}",
-                    found=stop,
-                    hint="Start the query once with isolation.level=read_uncommitted, which planned it, to finish it",
-                )
+            stop = self._stop_of(place, position, state)
             begin = start.get(place)
             if is_first and begin is not None and begin.offset >= stop and not is_foreign(begin, state):
                 continue  # a replay of the first batch, of a start that has moved on since
@@ -256,6 +259,22 @@ class StreamReader(DataSourceStreamReader):
                 topic, number = place
                 ranges.setdefault(topic, {})[number] = first, stop
         return ranges
+
+    def _stop_of(self, place: TopicPartition, position: Position, state: PartitionState) -> int:
+        """Where a batch up to `position` ends in a partition. Reports what the log has lost below it."""
+        epochs = state.leader_epochs
+        stop = min(epochs.parting_offset(position.offset, position.leader_epoch), state.log_end)
+        if stop < position.offset or not epochs.allows(position.leader_epoch):
+            next_offset(place, position, state, self._data_loss)  # reports it
+        if stop > state.end:
+            # Read up to `end` only, and Spark would go on from `stop`: the records between would never be read.
+            raise OffsetOutOfRangeError(
+                f"A batch of this stream was planned beyond the last stable offset of {place[0]}-{place[1]}",
+                expected=f"at most {state.end}",
+                found=stop,
+                hint="Start the query once with isolation.level=read_uncommitted, which planned it, to finish it",
+            )
+        return stop
 
     def _begins(
         self, start: Mapping[TopicPartition, Position], states: Mapping[TopicPartition, PartitionState]

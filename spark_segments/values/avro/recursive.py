@@ -98,24 +98,25 @@ class _Row:
         if node.kind == "array":
             return [self.value(node.children[0], level, is_json=is_json) for _ in self.items(node)]
         if node.kind == "map":
-            pairs = [
-                (self.take(self.varlong()).decode(), self.value(node.children[0], level, is_json=is_json))
-                for _ in self.items(node)
-            ]
+            pairs = []
+            for _ in self.items(node):
+                key = self.take(self.varlong()).decode()
+                pairs.append((key, self.value(node.children[0], level, is_json=is_json)))
             return dict(pairs) if is_json else pairs
         if node.kind == "union":
-            branch = self.branch(node)
-            value = self.value(node.children[branch], level, is_json=is_json)
-            is_plain = node.children[branch].kind == "null" or len(node.members) == 1
-            if is_json or is_plain or not pa.types.is_struct(node.type):
-                return value
-            return {f"member{[at for at, _ in node.members].index(branch)}": value}
+            return self.union_value(node, level, is_json=is_json)
         value = self.leaf(node)
-        if not is_json or value is None:
+        return _json_value(node, value) if is_json else value
+
+    def union_value(self, node: Node, level: int, *, is_json: bool) -> Any:
+        """The value of the branch that the row has; a struct of all branches as a dictionary of its member alone."""
+        branch = self.branch(node)
+        value = self.value(node.children[branch], level, is_json=is_json)
+        is_plain = node.children[branch].kind == "null" or len(node.members) == 1
+        if is_json or is_plain or not pa.types.is_struct(node.type):
             return value
-        if node.kind in _FLOATS and not math.isfinite(value):  # by the rule of all JSON here
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return value if node.logical is None else pa.scalar(value, node.type).as_py()
+        member = [at for at, _ in node.members].index(branch)
+        return {f"member{member}": value}
 
     def branch(self, node: Node) -> int:
         branch = self.varlong()
@@ -136,7 +137,7 @@ class _Row:
                 yield number
 
     def leaf(self, node: Node) -> Any:
-        kind, logical = node.kind, node.logical
+        kind = node.kind
         if kind == "null":
             return None
         if kind == "boolean":
@@ -146,24 +147,42 @@ class _Row:
             return bool(byte)
         if kind in _FLOATS:
             return _FLOATS[kind].unpack(self.take(_FLOATS[kind].size))[0]
-        if kind in ("int", "long", "enum"):
+        if kind == "enum":
             number = self.varlong()
-            if kind == "long" or k.FIRST_INT <= number <= k.LAST_INT:
-                if kind != "enum":
-                    return number * 1000 if (logical or "").endswith("millis") else number
-                if 0 <= number < len(node.symbols):
-                    return node.symbols[number]
-            raise Undecodable(k.REASONS[k.SYMBOL if kind == "enum" else k.INT_RANGE])
-        raw = self.take(node.size if kind == "fixed" else self.varlong())
-        if logical == "decimal":
-            digits = int.from_bytes(raw, "big", signed=True)
-            with decimal.localcontext(prec=max(1, len(str(digits)))):
-                return decimal.Decimal(digits).scaleb(-node.scale)
-        if logical == "duration":
-            return dict(zip(("months", "days", "milliseconds"), struct.unpack("<III", raw), strict=True))
-        if logical == "uuid" and kind == "fixed":
-            return str(uuid.UUID(bytes=raw))
-        return raw.decode() if kind == "string" else raw
+            if not 0 <= number < len(node.symbols):
+                raise Undecodable(k.REASONS[k.SYMBOL])
+            return node.symbols[number]
+        if kind in ("int", "long"):
+            number = self.varlong()
+            if kind == "int" and not k.FIRST_INT <= number <= k.LAST_INT:
+                raise Undecodable(k.REASONS[k.INT_RANGE])
+            return number * 1000 if (node.logical or "").endswith("millis") else number
+        return _value_of_bytes(node, self.take(node.size if kind == "fixed" else self.varlong()))
+
+
+def _value_of_bytes(node: Node, raw: bytes) -> Any:
+    """The value of a string, of bytes or of a fixed number of them."""
+    if node.logical == "decimal":
+        digits = int.from_bytes(raw, "big", signed=True)
+        # Python's own precision of 28 digits would round a longer number.
+        with decimal.localcontext(prec=max(1, len(str(digits)))):
+            return decimal.Decimal(digits).scaleb(-node.scale)
+    if node.logical == "duration":
+        return dict(zip(("months", "days", "milliseconds"), struct.unpack("<III", raw), strict=True))
+    if node.logical == "uuid" and node.kind == "fixed":
+        return str(uuid.UUID(bytes=raw))
+    return raw.decode() if node.kind == "string" else raw
+
+
+def _json_value(node: Node, value: Any) -> Any:
+    """A leaf's value as JSON has it."""
+    if value is None:
+        return None
+    if node.kind in _FLOATS and not math.isfinite(value):  # by the rule of all JSON here
+        if math.isnan(value):
+            return "NaN"
+        return "Infinity" if value > 0 else "-Infinity"
+    return value if node.logical is None else pa.scalar(value, node.type).as_py()
 
 
 def _text(value: Any) -> str:

@@ -291,7 +291,8 @@ def schema_of(arrow_type: pa.DataType, name: str = "Value") -> Any:
             {"name": field.name, "type": ["null", schema_of(field.type, f"{name}_{field.name}")], "default": None}
             for field in arrow_type
         ]
-        if bad := [field.name for field in arrow_type if not _NAME.fullmatch(field.name)]:
+        bad = [field.name for field in arrow_type if not _NAME.fullmatch(field.name)]
+        if bad:
             raise InvalidOptionError(
                 "Avro does not allow these field names", expected="letters, digits and _", found=bad
             )

@@ -107,7 +107,8 @@ class _WritePlan:
         if not pa.types.is_struct(array.type):
             raise _misfit(array, node, path)
         names = [field.name for field in node.fields]
-        if unknown := [field.name for field in array.type if field.name not in names]:
+        unknown = [field.name for field in array.type if field.name not in names]
+        if unknown:
             raise InvalidOptionError(
                 f"The Avro schema {node.name} has no such fields",
                 expected=names,
@@ -194,32 +195,21 @@ class _WritePlan:
 
 def _stored(array: pa.Array, node: Node, path: str) -> pa.Array:
     """A leaf's values as the kernel takes them: int32, int64, fixed-width bytes, decimal128 or binary."""
-    logical, kind = node.logical, node.kind
+    logical = node.logical
+    kind = node.kind
     try:
         if kind == "enum":
-            numbers = pc.index_in(array.cast(pa.string()), value_set=pa.array(node.symbols))
-            if numbers.null_count > array.null_count:
-                raise Undecodable(f"{path[:-1] or 'a value'} is no symbol of the enum {node.name}")
-            return numbers
+            return _symbol_numbers(array, node, path)
         if logical == "decimal":
             return array.cast(node.type)
         if logical == "uuid" and kind == "fixed":
             return _uuid_bytes(array)
         if logical == "duration":
-            parts = [child.cast(pa.uint32()).fill_null(0) for child in array.flatten()]
-            joined = np.stack([part.to_numpy() for part in parts], axis=1).astype("<u4")
-            return pa.Array.from_buffers(pa.binary(12), len(array), [valid_bits(array), pa.py_buffer(joined.tobytes())])
-        is_time = logical is not None and (logical.startswith("time-") or "timestamp-" in logical)
-        if is_time and pa.types.is_string(array.type):
-            array = times_of_text(array, node.type)
+            return _duration_bytes(array)
         if logical == "date":
             return array.cast(pa.date32()).cast(pa.int32())
-        if logical is not None and logical.startswith("time-"):
-            millis = logical.endswith("millis")
-            times = (array.cast(pa.int64()) if pa.types.is_integer(array.type) else array).cast(pa.time64("us"))
-            return times.cast(pa.time32("ms")).cast(pa.int32()) if millis else times.cast(pa.int64())
-        if logical is not None and "timestamp-" in logical:
-            return array.cast(pa.timestamp("ms" if logical.endswith("millis") else "us")).cast(pa.int64())
+        if logical is not None and (logical.startswith("time-") or "timestamp-" in logical):
+            return _ticks(array, node, logical)
         if kind == "boolean":
             return array.cast(pa.bool_()).cast(pa.uint8())
         if kind == "fixed":
@@ -231,6 +221,33 @@ def _stored(array: pa.Array, node: Node, path: str) -> pa.Array:
         return array.cast(node.type)
     except pa.ArrowNotImplementedError as error:
         raise _misfit(array, node, path) from error
+
+
+def _symbol_numbers(array: pa.Array, node: Node, path: str) -> pa.Array:
+    numbers = pc.index_in(array.cast(pa.string()), value_set=pa.array(node.symbols))
+    if numbers.null_count > array.null_count:
+        raise Undecodable(f"{path[:-1] or 'a value'} is no symbol of the enum {node.name}")
+    return numbers
+
+
+def _duration_bytes(array: pa.Array) -> pa.Array:
+    """Months, days and milliseconds, 32 bits each."""
+    parts = [child.cast(pa.uint32()).fill_null(0) for child in array.flatten()]
+    joined = np.stack([part.to_numpy() for part in parts], axis=1).astype("<u4")
+    return pa.Array.from_buffers(pa.binary(12), len(array), [valid_bits(array), pa.py_buffer(joined.tobytes())])
+
+
+def _ticks(array: pa.Array, node: Node, logical: str) -> pa.Array:
+    """Times of day, or timestamps, as numbers of the schema's unit. A cast that would cut digits raises."""
+    if pa.types.is_string(array.type):
+        array = times_of_text(array, node.type)
+    is_millis = logical.endswith("millis")
+    if "timestamp-" in logical:
+        return array.cast(pa.timestamp("ms" if is_millis else "us")).cast(pa.int64())
+    # Spark has no times of day: as a number, such a column is microseconds, in 64 bits.
+    wide = array.cast(pa.int64()) if pa.types.is_integer(array.type) else array
+    times = wide.cast(pa.time64("us"))
+    return times.cast(pa.time32("ms")).cast(pa.int32()) if is_millis else times.cast(pa.int64())
 
 
 def _uuid_bytes(array: pa.Array) -> pa.Array:

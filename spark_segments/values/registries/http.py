@@ -45,7 +45,8 @@ class HttpRegistry(Registry):
     def __init__(self, address: str, options: Mapping[str, str] | None = None) -> None:
         super().__init__()
         settings = {name.lower(): value for name, value in (options or {}).items()}
-        if unknown := sorted(set(settings) - set(OPTIONS)):
+        unknown = sorted(set(settings) - set(OPTIONS))
+        if unknown:
             raise InvalidOptionError("Unknown option of the registry", expected=", ".join(OPTIONS), found=unknown)
         try:
             parts = urllib.parse.urlsplit(address.rstrip("/"))

@@ -185,7 +185,8 @@ class RecordsRegistry(Registry):
 
     def _apply(self, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> None:
         """Applies a record. A deleted schema's id stays valid: records still have the id."""
-        kind, subject = key.get("keytype"), key.get("subject")
+        kind = key.get("keytype")
+        subject = key.get("subject")
         if not isinstance(subject, str | None):
             raise ValueError("a subject that is no text")
         if kind == "CONFIG":
@@ -198,15 +199,20 @@ class RecordsRegistry(Registry):
             for version in [version for version in self._subjects.get(subject, {}) if version <= last]:
                 del self._subjects[subject][version]
         elif kind == "SCHEMA" and subject is not None:
-            versions = self._subjects.setdefault(subject, {})
-            if value is None or value.get("deleted"):
-                versions.pop(key["version"], None)
-            if value is not None:
-                schema_id = schema_number(value["id"])
-                schema = schema_of_json(value, schema_id, context_of(subject))
-                self._schemas[context_of(subject), schema_id] = schema
-                if not value.get("deleted"):
-                    versions[schema_number(key["version"])] = schema
+            self._apply_schema(subject, key, value)
+
+    def _apply_schema(self, subject: str, key: Mapping[str, Any], value: Mapping[str, Any] | None) -> None:
+        versions = self._subjects.setdefault(subject, {})
+        is_deleted = value is None or value.get("deleted")
+        if is_deleted:
+            versions.pop(key["version"], None)
+        if value is None:
+            return
+        schema_id = schema_number(value["id"])
+        schema = schema_of_json(value, schema_id, context_of(subject))
+        self._schemas[context_of(subject), schema_id] = schema
+        if not is_deleted:
+            versions[schema_number(key["version"])] = schema
 
 
 def schema_of_json(value: Any, schema_id: int | None, context: str = "") -> Schema:

@@ -118,9 +118,10 @@ def schema_of(kind: pa.DataType) -> dict[str, Any]:
     if t.is_decimal(kind):
         logical: dict[str, Any] = {"name": f"{_DATA}Decimal", "version": 1, "parameters": {"scale": str(kind.scale)}}
         return {"type": "bytes", "optional": True} | logical
-    if (found := _logical_name(kind)) is not None:
-        name = {"Timestamp": "int64"}.get(found, "int32")
-        return {"type": name, "optional": True, "name": f"{_DATA}{found}", "version": 1}
+    logical_name = _logical_name(kind)
+    if logical_name is not None:
+        name = {"Timestamp": "int64"}.get(logical_name, "int32")
+        return {"type": name, "optional": True, "name": f"{_DATA}{logical_name}", "version": 1}
     names = {plain: name for name, plain in _PLAIN.items() if name not in ("float32", "float64")}
     if kind not in names:
         raise InvalidOptionError("Connect has no such type", found=kind, hint="Cast the column before it is written")
@@ -134,7 +135,8 @@ def read(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     try:
         return _typed(read_json(array, _carried(kind), pairs=True), kind)
     except Undecodable:
-        if (numeric := _carried(kind, numeric=True)) == _carried(kind):
+        numeric = _carried(kind, numeric=True)
+        if numeric == _carried(kind):
             raise
         with contextlib.suppress(Undecodable):
             return _typed(read_json(array, numeric, pairs=True), kind)
@@ -146,7 +148,8 @@ def type_of_envelope(row: bytes) -> pa.DataType:
     head = _head(row) or _head(_usual(0, row))
     if head is None:
         raise Undecodable("not the envelope of a schema and a payload")
-    if (kind := _type_of_text(head[1], None)) is None:
+    kind = _type_of_text(head[1], None)
+    if kind is None:
         raise Undecodable("an envelope without a schema: give value.schema")
     return kind
 
@@ -162,7 +165,8 @@ def read_envelopes(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
     rest = pa.array(range(len(array)), pa.int64())
     while len(rest):
         rows = array.take(rest)
-        if (first := _head(rows[0].as_py())) is None:  # members in another order, or white space
+        first = _head(rows[0].as_py())
+        if first is None:  # members in another order, or white space
             array = pa.array([_usual(row, text) for row, text in enumerate(array.to_pylist())], pa.binary())
             rows = array.take(rest)
             first = _head(rows[0].as_py())
@@ -304,7 +308,8 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     def leaf(column: pa.Array, target: pa.DataType) -> pa.Array:
         if pa.types.is_decimal(target):
             return column if pa.types.is_decimal(column.type) else _decimals(column, target)
-        if (name := _logical_name(target)) is None:
+        name = _logical_name(target)
+        if name is None:
             return column
         if name == "Date":
             return column.cast(target)

@@ -112,7 +112,7 @@ def _unclear(path: str, found: object) -> InvalidOptionError:
 
 
 def check_fits(kind: pa.DataType, target: pa.DataType, path: str) -> None:
-    """Raises InvalidOptionError where JSON of a column of `kind` is not of the schema whose type is `wanted`."""
+    """Raises InvalidOptionError where JSON of a column of `kind` is not of the schema whose type is `target`."""
     t = pa.types
     if t.is_struct(target) and t.is_struct(kind):
         for field in kind:
