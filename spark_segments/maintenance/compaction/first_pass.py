@@ -44,8 +44,14 @@ class MapFile:
         with storage.stream(path, unique=True) as stream:
             for used in offset_map.used_slots(PIECE_BYTES):
                 stream.write(used)
-        start, end = offset_map.start_offset, offset_map.end_offset
-        return cls(path, start, end, offset_map.entries, offset_map.full, offset_map.seed)
+        return cls(
+            path,
+            offset_map.start_offset,
+            offset_map.end_offset,
+            offset_map.entries,
+            offset_map.full,
+            offset_map.seed,
+        )
 
     def pieces(self, storage: Storage) -> Iterator[np.ndarray]:
         """The slots, as `OffsetMap.used_slots` gave them, a piece of the file at a time."""
@@ -92,7 +98,8 @@ def slices(segments: Sequence[Segment], start_position: int, count: int) -> list
     for segment in segments:
         end = begin + segment.log_bytes
         for number, ranges in enumerate(slices_of):
-            low, high = max(begin, edges[number]), min(end, edges[number + 1])
+            low = max(begin, edges[number])
+            high = min(end, edges[number + 1])
             if low < high:
                 ranges.append(ByteRange(segment, low - begin, high - begin))
         begin = end
@@ -130,8 +137,11 @@ class FirstPass:
     def __call__(self, task: tuple[Sequence[ByteRange], OffsetMap | None]) -> SliceMap:
         """`task`: the ranges of a slice, and the map that takes it, if there is one."""
         ranges, offset_map = task
-        work, settings = self.work, self.work.settings
+        work = self.work
+        settings = work.settings
         if offset_map is None:
+            # The first slice may begin inside a segment: records below the first dirty offset are clean already, and
+            # would only fill the map.
             start_offset = max(work.first_dirty_offset, ranges[0].segment.base_offset)
             offset_map = OffsetMap(
                 self.map_bytes, start_offset=start_offset, load_factor=settings.load_factor, seed=self.seed
@@ -162,10 +172,13 @@ class FirstPass:
         The CRCs of all batches are checked, here and in the second pass: a store can give wrong bytes once, and the
         keys of the one reading or the records of the other would then be wrong for good.
         """
-        segment, file, end = part.segment, SegmentFile(self.storage, part.segment), self.work.first_uncleanable_offset
+        segment = part.segment
+        file = SegmentFile(self.storage, segment)
+        end = self.work.first_uncleanable_offset
         # A segment is noted if all of it goes into the map.
         is_noted = segment.base_offset >= self.work.first_dirty_offset and segment.next_offset <= end
-        begin, producers = file.locate_position(part.start_position), self.work.active_producers
+        begin = file.locate_position(part.start_position)
+        producers = self.work.active_producers
         indexed = 0
         for window in file.windows(begin, part.end_position, wanted_position=part.start_position):
             window = named(window, segment)
@@ -189,7 +202,9 @@ def merged(
 
     `offset_map` takes them in, and may be that of the first.
     """
-    indexed, noted, is_all = 0, NotedBatches(notes_bytes), True
+    indexed = 0
+    noted = NotedBatches(notes_bytes)
+    is_all = True
     for part in parts:
         if part.map is not offset_map:
             offset_map.advance(part.map.start_offset)  # slices adjoin: no record lies in between

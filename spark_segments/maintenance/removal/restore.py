@@ -98,7 +98,10 @@ def restore(
         bounds = {row.partition: (row.log_start_offset, row.log_end_offset) for row in plan.partitions}
     else:
         commit = restoring.manifest.commit(restoring.change, deleted=True)
-        plan, before, bounds = restoring.plans[-1], commit.snapshot_before, commit.bounds()
+        # The last try is the one that landed: an earlier plan was for a snapshot that another commit has followed.
+        plan = restoring.plans[-1]
+        before = commit.snapshot_before
+        bounds = commit.bounds()
     for line in _lines(bounds, restoring.target, before):
         job.report.add(topics[0], **line)
     job.report.details |= {
@@ -134,12 +137,15 @@ class _Restore:
         self.manifest = job.log.manifest(topic)
         self.target = self.manifest.snapshot(version)
         self.plans: list[_Plan] = []
-        self._job, self._fillers = job, _Fillers(job, topic)
-        self._forget_transactions, self._including_erased = forget_transactions, including_erased
+        self._job = job
+        self._fillers = _Fillers(job, topic)
+        self._forget_transactions = forget_transactions
+        self._including_erased = including_erased
 
     def plan(self, current: Snapshot) -> _Plan:
         """Raises where the rows of the version cannot be, or may not be, the log of `current`."""
-        target, version = self.target, self.target.version
+        target = self.target
+        version = target.version
         current.check_role(Operation.RESTORE)
         if target.topic_id != current.topic_id:
             raise LogDirError(
@@ -181,12 +187,17 @@ def _lines(bounds: Mapping[int, tuple[int, int]], target: Snapshot, before: Snap
     for number, (start, end) in bounds.items():
         line: dict[str, Any] = {"partition": number, "action": Operation.RESTORE}
         line |= {"log_start_offset": start, "log_end_offset": end}
-        row, end_then = now[number], then.get(number, 0)
-        first = max(end_then, row.log_start_offset)
-        if first < row.log_end_offset:
-            line["leaving"] = [first, row.log_end_offset]
-        if start < min(row.log_start_offset, end_then):
-            line["returning"] = [start, min(row.log_start_offset, end_then)]
+        row = now[number]
+        end_then = then.get(number, 0)
+        # At the version:   |start ············ end then|
+        # Before:                   |log start ··········· log end|
+        #                   |returns|                   |leaves   |
+        leaving_from = max(end_then, row.log_start_offset)
+        if leaving_from < row.log_end_offset:
+            line["leaving"] = [leaving_from, row.log_end_offset]
+        returning_to = min(row.log_start_offset, end_then)
+        if start < returning_to:
+            line["returning"] = [start, returning_to]
         yield line
 
 
@@ -219,12 +230,14 @@ class _Fillers:
     """
 
     def __init__(self, job: Job, topic: str) -> None:
-        self._job, self._topic = job, topic
+        self._job = job
+        self._topic = topic
         self._written: dict[tuple[int, bytes], Segment] = {}
 
     def after(self, rows: pa.Table, current: Snapshot) -> list[Segment]:
         """Segments that fill the log of each partition from the end of its last row in `rows` to the log end."""
-        partition, following = rows.column("partition").to_numpy(), rows.column("next_offset").to_numpy()
+        partition = rows.column("partition").to_numpy()
+        following = rows.column("next_offset").to_numpy()
         last = np.flatnonzero(np.append(partition[1:] != partition[:-1], len(partition) > 0))
         ends = current.partitions.column("log_end_offset").to_numpy()
         return [
@@ -236,7 +249,8 @@ class _Fillers:
     def _fill(self, current: Snapshot, partition: int, batch: bytes) -> Segment:
         key = (partition, batch)
         if key not in self._written:  # an earlier try of the commit may have written it
-            storage, limits = self._job.storage, SegmentLimits.of(self._job.config(current))
+            storage = self._job.storage
+            limits = SegmentLimits.of(self._job.config(current))
             batches = scan_batches(batch).batches
             writer = SegmentWriter(storage, self._topic, partition, int(batches.base_offset[0]), limits=limits)
             writer.append(pa.py_buffer(batch), batches)
@@ -269,7 +283,8 @@ def _partitions_again(target: Snapshot, current: Snapshot) -> list[Partition]:
     filled = set(pc.unique(target.live.column("partition")).to_pylist())
     rows = []
     for now in current.partition_rows:
-        then, end = before.get(now.partition), now.log_end_offset
+        then = before.get(now.partition)
+        end = now.log_end_offset
         if then is None or now.partition not in filled:  # it held nothing, and its offsets are not given out again
             rows.append(dataclasses.replace(now, log_start_offset=end, first_dirty_offset=end, last_stable_offset=end))
             continue

@@ -238,7 +238,9 @@ def _owner(directory: str) -> str | None:
 
 
 def _vacuum_topic(job: Job, topic: str, directories: Sequence[str], *, topic_optional: bool) -> None:
-    log, now_ms, report = job.log, job.now_ms, job.report
+    log = job.log
+    now_ms = job.now_ms
+    report = job.report
     manifest = log.manifest(topic)
     try:
         state, rows = _latest_rows(manifest)
@@ -290,7 +292,8 @@ def _expired(job: Job, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
 
 def _delete_unreadable(job: Job, manifest: Manifest, directories: Sequence[str]) -> None:
     """Deletes all files of a topic that was deleted by force, its manifest last."""
-    log, report = job.log, job.report
+    log = job.log
+    report = job.report
     files = [file for directory in directories for file in log.storage.list(directory, recursive=True)]
     _note(report, manifest.topic, SEGMENT_SCHEMA.empty_table(), files)
     paths = forced_files(log.storage, manifest.log.directory)

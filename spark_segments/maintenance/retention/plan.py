@@ -62,13 +62,15 @@ def emptied_partitions(live: pa.Table, log_start: np.ndarray, config: TopicConfi
     """
     if live.num_rows == 0:
         return np.empty(0, np.int64)
-    owner, sealed = live.column("partition").to_numpy(), is_sealed(live)
+    owner = live.column("partition").to_numpy()
+    sealed = is_sealed(live)
     is_first = sealed.copy()  # of a segment: the chunks of a partition are one
     is_first[0] = True
     is_first[1:] |= (owner[1:] != owner[:-1]) | sealed[:-1]
     first = np.flatnonzero(is_first)
     last = np.append(first[1:], live.num_rows) - 1
-    timestamp, created = live.column("max_timestamp_ms").to_numpy(), live.column("created_ms").to_numpy()
+    timestamp = live.column("max_timestamp_ms").to_numpy()
+    created = live.column("created_ms").to_numpy()
     segments = _Segments(
         owner[first],
         live.column("next_offset").to_numpy()[last],
@@ -104,7 +106,8 @@ class _Segments:
         #   |gone...|
         is_below = self.sealed & (self.next_offset <= log_start[owner])  # the log start never takes an active segment
         below = may_go & prefix(is_below, first_row, rows)
-        gone, reason = below.copy(), np.zeros(len(owner), np.int8)
+        gone = below.copy()
+        reason = np.zeros(len(owner), np.int8)
         if config.delete and config.retention_bytes >= 0:
             above = self._above_bytes(may_go, gone, config.retention_bytes)
             gone |= above
