@@ -214,7 +214,8 @@ def _print_lost(lost: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _lost_line(line: Mapping[str, Any]) -> str:
-    start, end = line["start_offset"], line["end_offset"]
+    start = line["start_offset"]
+    end = line["end_offset"]
     return (
         f"lost: {line['topic']}-{line['partition']}: offsets {start} to {end - 1}, at most {end - start:,} "
         f"records, of damaged batches in {line['path']}"
@@ -257,7 +258,8 @@ def _print_text(report: Report) -> None:
 
 def _proved_by(facts: Mapping[str, Any]) -> str:
     """The newest version that can be proved, and by what."""
-    copy_version, known_version = facts["copy_version"], facts["known_version"]
+    copy_version = facts["copy_version"]
+    known_version = facts["known_version"]
     if copy_version < 0:
         return f"version {known_version}, by the notes of commits"
     text = f"version {known_version}, by the recovery copy of version {copy_version}"

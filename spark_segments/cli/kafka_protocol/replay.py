@@ -113,20 +113,26 @@ def replay(
         max_bytes_per_second=None if max_rate is None else volume_bytes(max_rate),
     )
     pause_seconds = span_ms(interval) / 1000
-    told: set[str] = set()
     with (
         until_interrupted(),
         progress_bar("replay") as progress,
         Replay(log, bootstrap, topic or ["*"], options, progress) as work,
     ):
+        if dry_run:
+            report = work.plan()
+            tell(report, set())
+            write_copied(None, log, report, "records_out", "bytes_out")
+            _print(report, output)
+            return
+        told: set[str] = set()
         while True:
-            report = work.plan() if dry_run else work.send()
+            report = work.send()
             told = tell(report, told)
-            write_copied(None if dry_run else metrics, log, report, "records_out", "bytes_out")
-            if dry_run or not follow or report.to_dict()["records_out"]:
+            write_copied(metrics, log, report, "records_out", "bytes_out")
+            if not follow or report.to_dict()["records_out"]:
                 _print(report, output)
-            if dry_run or not follow:
-                break
+            if not follow:
+                return
             time.sleep(pause_seconds)
 
 

@@ -194,27 +194,27 @@ def append(
         else:
             offsets = _append_live(log.topic(topic), source.live, rows, appended, more)
 
-    repeated = appended.rows > 0 and not offsets
-    records = 0 if repeated else appended.rows
-    warning = None if repeated else appended.warning()
+    is_repeat = appended.rows > 0 and not offsets
+    records = 0 if is_repeat else appended.rows
+    warning = None if is_repeat else appended.warning()
     if warning is not None:
         print(f"warning: {warning}", file=sys.stderr)
     if metrics is not None:
         from spark_segments.cli.metrics import write_copy_metrics
 
         write_copy_metrics(metrics, log.uri, "append", {topic: records})
-    seconds = round(time.monotonic() - started, 3)
+    seconds = time.monotonic() - started
     lines = [
         {"partition": number, "first_offset": first, "last_offset": last}
         for number, (first, last) in sorted(offsets.items())
     ]
     if output is Output.JSON:
-        report = {"job": "append", "topic": topic, "seconds": seconds, "records": records, "repeated": repeated}
-        print_json(report | {"partitions": lines})
+        report = {"job": "append", "topic": topic, "seconds": round(seconds, 3), "records": records}
+        print_json(report | {"repeated": is_repeat, "partitions": lines})
         return
     if lines:
         print_table([*lines[0]], (list(line.values()) for line in lines))
-    if repeated:
+    if is_repeat:
         print(f"Nothing appended: {topic} has {transaction} already.", file=sys.stderr)
     else:
         print(f"Appended {plural(records, 'record')} to {topic} in {seconds:.1f} s.", file=sys.stderr)

@@ -21,7 +21,8 @@ from spark_segments.progress import Progress
 
 BLOCK_BYTES = 8 << 20
 STANDARD_INPUT = "-"
-_LINE_END, _RETURN = 10, 13
+_LINE_END = ord("\n")
+_RETURN = ord("\r")
 HINT = 'What Spark, Polars or DuckDB reads, they write, too: df.write.format("segments")'
 _LARGEST_BLOCK = 2**31 - 1
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -88,10 +89,12 @@ def blocks(file: str, reached: Reached, live: LiveInput | None = None) -> Iterat
     Of `live`, which is read in place of the file, a block is empty where nothing came for a while, and a line that has
     not ended when a signal comes is left out.
     """
-    rest, is_first = np.empty(0, np.uint8), True
+    rest = np.empty(0, np.uint8)
+    is_first = True
     with contextlib.nullcontext((live, int)) if live is not None else opened(file) as (stream, byte_position):
         while True:
             begun = len(rest)
+            # Twice the line that has not ended: read in steps of one size, a very long line would be copied at each.
             room = min(begun + max(BLOCK_BYTES, begun), _LARGEST_BLOCK)
             if room == begun:
                 raise unreadable(file, f"a line of more than {_LARGEST_BLOCK} bytes")
