@@ -95,7 +95,7 @@ def epoch_difference(ours: LeaderEpochs, theirs: LeaderEpochs, start: int, end: 
     """
     starts = {start, *(offset for _, offset in (*ours.entries, *theirs.entries))}
     for offset in sorted(offset for offset in starts if start <= offset < end):
-        our_epoch, their_epoch = ours.entry_of(offset), theirs.entry_of(offset)
+        our_epoch, their_epoch = ours.epoch_of(offset), theirs.epoch_of(offset)
         if our_epoch is not None and their_epoch is not None and our_epoch != their_epoch:
             return offset
     return None
@@ -248,7 +248,7 @@ def _compare_parts(own: _Part, other: _Part, end: int) -> tuple[int | None, bool
         at, meets = _meeting(part, against)
         meets &= has_records
         alone = part.take(np.flatnonzero(~meets))
-        epochs = against.side.epochs.known_at(alone.first)
+        epochs = against.side.epochs.epochs_of(alone.first)
         foreign = (alone.batches.leader_epoch >= 0) & (epochs >= 0) & (alone.batches.leader_epoch != epochs)
         differing += alone.first[foreign][:1].tolist()
         differing += _uneven(part.take(np.flatnonzero(meets)), against.take(at[meets]))

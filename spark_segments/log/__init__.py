@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest.state.snapshot import StandIns as StandIns
     from spark_segments.log.manifest.state.topic_log import TableState as TableState
     from spark_segments.log.reading.latest import LatestPart as LatestPart
-    from spark_segments.log.reading.plan import ScanPart as ScanPart
-    from spark_segments.log.reading.plan import Selection as Selection
     from spark_segments.log.reading.scan import Scan as Scan
+    from spark_segments.log.reading.scan_plan import ScanPart as ScanPart
+    from spark_segments.log.reading.scan_plan import Selection as Selection
     from spark_segments.log.reading.times import offsets_for_times as offsets_for_times
     from spark_segments.log.reading.verbatim import FetchedBatches as FetchedBatches
     from spark_segments.log.reading.verbatim import PartitionLog as PartitionLog

@@ -16,8 +16,8 @@ from spark_segments.execution import Versioned
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.clip import borders
-from spark_segments.log.reading.plan import Part, Selection, pack, runs_of
 from spark_segments.log.reading.scan import Decoded, Scan
+from spark_segments.log.reading.scan_plan import Part, Selection, pack, runs_of
 from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import TimeLookup, check_holes, split, wanted_offsets
 from spark_segments.spark.options import ReadOptions

@@ -29,8 +29,8 @@ from spark_segments.format.single_batch import batch_from, made_batch
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.files import row_files
 from spark_segments.log.reading import read
-from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan
+from spark_segments.log.reading.scan_plan import Selection
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.storage import Storage
 from verification.hostile.memory_files import storage_of

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.reading.latest import LatestPart
-from spark_segments.log.reading.plan import Part
 from spark_segments.log.reading.scan import Scan
+from spark_segments.log.reading.scan_plan import Part
 
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
 from spark_segments.log import Scan
-from spark_segments.log.reading.plan import PARALLEL_TASKS, pack
+from spark_segments.log.reading.scan_plan import PARALLEL_TASKS, pack
 from spark_segments.maintenance import roll
 from spark_segments.storage import Storage
 from tests.examples import examples

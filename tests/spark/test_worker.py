@@ -93,7 +93,7 @@ reader, work = pickle.loads(bytes.fromhex(pickled))
 assert sum(batch.num_rows for batch in reader.read(work)) == 1
 """
 STREAMS = ("spark_segments.spark.streams.stream_reader", "spark_segments.spark.streams.stream_writer")
-READING = ("spark_segments.spark.reader", "spark_segments.log.reading.plan")
+READING = ("spark_segments.spark.reader", "spark_segments.log.reading.scan_plan")
 WRITING = ("spark_segments.spark.row_writer", "spark_segments.spark.row_writer")
 VALUES = ("spark_segments.values.batches", "spark_segments.values.avro.read", "pandas")
 

@@ -231,7 +231,7 @@ class ServedTopic:
 
 
 def _epoch_at(epochs: LeaderEpochs, offset: int) -> int:
-    epoch = epochs.entry_of(offset)
+    epoch = epochs.epoch_of(offset)
     return -1 if epoch is None else epoch
 
 

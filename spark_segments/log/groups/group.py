@@ -249,7 +249,7 @@ class Group(Prints):
         begun = known.last if known is not None and known.number else swap.newest()
         return Positions(self.id, swap.run(begun, swap.plan(begun)))
 
-    def left_behind(self) -> list[FileInfo]:
+    def expired_files(self) -> list[FileInfo]:
         """Files that nobody needs any more: old commits, and what a killed commit has staged. Of a group that was
         deleted longer ago than any commit takes, all but the newest, and that once it is alone.
         """

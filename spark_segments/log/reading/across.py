@@ -23,7 +23,7 @@ from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import Offsets, borders
 from spark_segments.log.reading.filtering import filtered
 from spark_segments.log.reading.latest import MAP_BYTES, Compared, LatestPart, read_latest
-from spark_segments.log.reading.plan import Selection
+from spark_segments.log.reading.scan_plan import Selection
 from spark_segments.storage import Storage
 
 MOST_PARTS = 8

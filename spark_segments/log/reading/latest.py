@@ -25,8 +25,8 @@ from spark_segments.format.cleaner.latest_keys import KeyShare, LatestKeys
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, within
 from spark_segments.log.reading.filtering import filtered
-from spark_segments.log.reading.plan import AnyWork, Part, Selection, pack, runs_of
 from spark_segments.log.reading.read import read_part
+from spark_segments.log.reading.scan_plan import AnyWork, Part, Selection, pack, runs_of
 from spark_segments.storage import Storage
 
 MAP_BYTES = 128 << 20

@@ -19,7 +19,7 @@ from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.reading.filtering import with_keys
 from spark_segments.log.reading.isolation import load_aborted
-from spark_segments.log.reading.plan import Part, ScanPart, Selection, cut
+from spark_segments.log.reading.scan_plan import Part, ScanPart, Selection, cut
 from spark_segments.log.segment.file import LookUp, SegmentFile
 from spark_segments.storage import Storage
 

@@ -17,8 +17,8 @@ from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log.key_offsets import KeyCoverage, KeyOffsets, normal_keys
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, clipped
-from spark_segments.log.reading.plan import EVERYTHING, Part, ScanPart, Selection
 from spark_segments.log.reading.read import Indexes, pieces_of, read_part
+from spark_segments.log.reading.scan_plan import EVERYTHING, Part, ScanPart, Selection
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES
 from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes

@@ -21,7 +21,7 @@ from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.isolation import load_aborted, transaction_indexes
 from spark_segments.log.segment.file import LookUp, SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.moved import rebased, trimmed
+from spark_segments.log.segment.rebase import rebased, trimmed
 from spark_segments.storage import Storage
 
 HEAD_BYTES = MAGIC_POSITION

@@ -14,7 +14,7 @@ from spark_segments.format.walk import WINDOW_BYTES
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import See, SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.moved import rebased, trimmed
+from spark_segments.log.segment.rebase import rebased, trimmed
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
 from spark_segments.storage import Storage

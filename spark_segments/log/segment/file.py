@@ -21,8 +21,8 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_
 from spark_segments.format.walk import BORDER_BYTES, WINDOW_BYTES, WalkStep, walk
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.segment.moved import rebased
 from spark_segments.log.segment.ranges import Ranges
+from spark_segments.log.segment.rebase import rebased
 from spark_segments.storage import Storage
 from spark_segments.storage.fetch import fetch_ahead, read_file
 

@@ -39,23 +39,23 @@ class LeaderEpochs:
 
     def at(self, offsets: np.ndarray) -> np.ndarray:
         """int32[n]: the epoch of each offset of the log. A batch is stamped by this, and not by the current epoch."""
-        epochs = self.known_at(offsets)
+        epochs = self.epochs_of(offsets)
         return np.where(epochs < 0, self.entries[0][0], epochs).astype(np.int32)
 
-    def known_at(self, offsets: np.ndarray) -> np.ndarray:
+    def epochs_of(self, offsets: np.ndarray) -> np.ndarray:
         """int64[n]: the epoch of the entry that holds each offset, -1 for an offset below all entries."""
         epochs, starts = np.array([(-1, -1), *self.entries], np.int64).T
         result: np.ndarray = epochs[np.searchsorted(starts[1:], offsets, side="right")]
         return result
 
-    def entry_of(self, offset: int) -> int | None:
+    def epoch_of(self, offset: int) -> int | None:
         """The same of one offset; None for an offset below all entries."""
-        epoch = int(self.known_at(np.array([offset]))[0])
+        epoch = int(self.epochs_of(np.array([offset]))[0])
         return None if epoch < 0 else epoch
 
     def before(self, offset: int) -> int:
         """The epoch of the record before an offset, which a reader's position carries; 0 where no entry holds it."""
-        return self.entry_of(offset - 1) or 0
+        return self.epoch_of(offset - 1) or 0
 
     def parting_offset(self, offset: int, epoch: int) -> int:
         """The offset up to which a reader's log is this log, at most `offset`, the reader's position.

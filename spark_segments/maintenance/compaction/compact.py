@@ -23,8 +23,8 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import ErasedTombstones
-from spark_segments.log.reading.plan import Part, ScanPart, Selection
 from spark_segments.log.reading.scan import Scan
+from spark_segments.log.reading.scan_plan import Part, ScanPart, Selection
 from spark_segments.log.report import Report
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
 from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, plan_compaction

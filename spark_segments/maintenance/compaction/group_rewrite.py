@@ -19,7 +19,7 @@ from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.moved import rebased
+from spark_segments.log.segment.rebase import rebased
 from spark_segments.log.segment.writer import SegmentWriter, discard
 from spark_segments.storage import Storage
 

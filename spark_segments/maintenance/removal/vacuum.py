@@ -196,7 +196,7 @@ def _vacuum_groups(job: Job) -> None:
     """Deletes the files of groups that nobody needs any more."""
     for group in Group.all(job.log):
         try:
-            files = group.left_behind()
+            files = group.expired_files()
             if not job.report.dry_run:
                 job.storage.delete(file.path for file in files)
             job.report.count(group_files=len(files))

@@ -36,7 +36,7 @@ from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.segment.examination import Examination
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
-from spark_segments.log.segment.moved import rebased, trimmed
+from spark_segments.log.segment.rebase import rebased, trimmed
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance.verification.manifest_rows import well_named

@@ -252,7 +252,7 @@ class _SegmentLook:
         legacy = batches.magic < 2  # which has no epoch, and which a broker wrote
         self._without_epoch &= bool((~legacy & (batches.leader_epoch == NO_LEADER_EPOCH)).all())
         offset = batches.base_offset + self._segment.offset_shift
-        epochs = LeaderEpochs(self._task.leader_epochs).known_at(offset)
+        epochs = LeaderEpochs(self._task.leader_epochs).epochs_of(offset)
         known = (epochs >= 0) & (offset >= self._task.log_start_offset)
         wrong = (known & (epochs != batches.leader_epoch)) | (batches.leader_epoch < NO_LEADER_EPOCH)
         for row in np.flatnonzero(wrong & (batches.leader_epoch != NO_LEADER_EPOCH)):

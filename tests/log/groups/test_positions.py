@@ -255,12 +255,12 @@ def test_a_group_that_was_deleted_long_ago_leaves_no_file_and_its_readers_cannot
     group = group_at_store()
     began = group.commit(group.positions(), {"orders": {0: AT}})
     group.delete()
-    assert group.left_behind() == []
+    assert group.expired_files() == []
     for path in store.iterdir():
         os.utime(path, (0, 0))
     for left in (2, 1, 0):
         assert len(list(store.iterdir())) == left
-        for info in group.left_behind():
+        for info in group.expired_files():
             Path(store, Path(info.path).name).unlink()
     with pytest.raises(CommitConflictError):
         group.commit(began, {"orders": {0: Position(6, "id")}})

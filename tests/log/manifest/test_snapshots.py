@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.log.reading.plan import EVERYTHING, Part
+from spark_segments.log.reading.scan_plan import EVERYTHING, Part
 from spark_segments.storage import Storage
 from tests.log.manifest.files import DAY_MS
 from tests.maintenance.rows import row, table

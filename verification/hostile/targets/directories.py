@@ -10,8 +10,8 @@ from typing import Any
 from spark_segments.format.sidecars.checkpoints import leader_epochs_bytes, offsets_bytes, partition_metadata_bytes
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.log.findings import Findings
-from spark_segments.log.reading.plan import Selection
 from spark_segments.log.reading.scan import Scan
+from spark_segments.log.reading.scan_plan import Selection
 from spark_segments.maintenance.verification.manifest_rows import check_files, check_rows
 from spark_segments.storage import Storage
 from verification.hostile.memory_files import storage_of

@@ -190,7 +190,7 @@ def positions_of_groups() -> Run:
         log = opened(storage_of(there))
         found = log.group("audit")
         log.groups()
-        found.left_behind()
+        found.expired_files()
         positions = found.positions()
         moved = {TOPIC: {0: Position.at(snapshot, 0, random.randrange(3))}}
         assert found.commit(positions, moved).offsets[TOPIC][0] == found.positions().offsets[TOPIC][0]

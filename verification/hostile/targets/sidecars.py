@@ -38,8 +38,8 @@ from spark_segments.format.sidecars.producer_state import (
     producer_snapshot_bytes,
 )
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
-from spark_segments.log.reading.plan import Part, Selection
 from spark_segments.log.reading.read import read_part
+from spark_segments.log.reading.scan_plan import Part, Selection
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.storage import Storage
