@@ -46,8 +46,9 @@ from spark_segments.kafka_protocol.capturing.source import (
     error_of,
     patient,
 )
+from spark_segments.kafka_protocol.own_settings import ERASED_OFFSETS
 from spark_segments.kafka_protocol.rate import RateLimit
-from spark_segments.log import Captured, CapturedBatch, Erasure, Hole, Partition, Segment, SegmentWriter, Undecided
+from spark_segments.log import Captured, CapturedBatch, Hole, Partition, Segment, SegmentWriter, Undecided
 from spark_segments.storage import Storage
 
 WAYS_OUT = (
@@ -466,8 +467,8 @@ class PartitionsCapture:
         """Whether an erasure at a served log directory rewrote the batch, and what it left is what was captured."""
         assert part.last_batch is not None
         offset = part.last_batch.base_offset
-        said = self._source.settings(self._topic, with_defaults=True, names=[Erasure.OFFSETS]) or {}
-        ranges = json.loads(said.get(Erasure.OFFSETS) or "{}").get(str(part.number), ())
+        said = self._source.settings(self._topic, with_defaults=True, names=[ERASED_OFFSETS]) or {}
+        ranges = json.loads(said.get(ERASED_OFFSETS) or "{}").get(str(part.number), ())
         if not any(start <= offset < end for start, end in ranges):
             return False
         here = None if part.last_segment is None else batch_here(self._storage, part.last_segment, offset)

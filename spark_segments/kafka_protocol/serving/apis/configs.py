@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.config import DEFAULT, FILE, KEYS, TOPIC, TopicConfig
 from spark_segments.config.values import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING
+from spark_segments.kafka_protocol.own_settings import ERASED_OFFSETS
 from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call
 from spark_segments.kafka_protocol.serving.messages import Each
 from spark_segments.log import Erasure
@@ -34,9 +35,9 @@ def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
         view, code = call.topic(asked.resource_name)
         if view is not None:
             configs = _configs(view.config, wanted, with_docs)
-            if Erasure.OFFSETS in wanted:
+            if ERASED_OFFSETS in wanted:
                 ranges = json.dumps(Erasure.rewritten(view.snapshot))
-                configs.append(_config(Erasure.OFFSETS, ranges, _SOURCES[DEFAULT], _TYPES[STRING], None))
+                configs.append(_config(ERASED_OFFSETS, ranges, _SOURCES[DEFAULT], _TYPES[STRING], None))
     elif asked.resource_type == _BROKER and asked.resource_name in ("", str(NODE_ID)):
         configs = [
             _config(name, value, _SOURCES[FILE], kind, None)

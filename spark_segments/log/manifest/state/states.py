@@ -54,9 +54,6 @@ class Erasure:
     keys were deleted with it.
     """
 
-    OFFSETS: ClassVar = "segments.erased.offsets"
-    """No setting of a topic: what a capture asks a served log directory for by this name, and no other client gets."""
-
     erasure_id: str
     version: int
     committed_ms: int
