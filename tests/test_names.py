@@ -22,9 +22,6 @@ STILL_USED = {
     "log": 3,
     "log/groups": 1,
     "log/manifest": 25,
-    "maintenance/retention": 1,
-    "maintenance/rolling": 3,
-    "maintenance/verification": 13,
     "replicas": 18,
 }
 """{room: how often}. Who sweeps a room lowers its number, or takes it out at 0."""

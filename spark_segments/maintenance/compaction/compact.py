@@ -105,33 +105,48 @@ def compact(
     candidates.sort(key=lambda pair: -pair[1].ratio)
     picked = [(snapshot, candidate) for snapshot, candidate in candidates if candidate.picked][:max_partitions]
     if dry_run:
-        within = {(snapshot.topic, candidate.partition) for snapshot, candidate in picked}
-        counted = _counted(job, server, picked)
-        for snapshot, candidate in candidates:
-            place = snapshot.topic, candidate.partition
-            result = counted.get(place)
-            if result is not None and result.error is not None:
-                job.report.fail(*place, result.error)
-                continue
-            figures = {} if result is None else result.counts()
-            job.report.add(snapshot.topic, **candidate.line(is_within=place in within) | figures)
-        for _, candidate in picked:
-            job.report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)
-        return job.report.finish()
-    without_key: Counter[str] = Counter()
+        _report_plan(job, server, candidates, picked)
+    else:
+        _compact_picked(job, server, picked)
+    return job.report.finish()
+
+
+def _report_plan(
+    job: Job,
+    server: ServerConfig,
+    candidates: Sequence[tuple[Snapshot, CompactionCandidate]],
+    picked: Sequence[tuple[Snapshot, CompactionCandidate]],
+) -> None:
+    """A dry run's lines: all candidates, and of those that would be cleaned what would be dropped."""
+    within = {(snapshot.topic, candidate.partition) for snapshot, candidate in picked}
+    results = _counted(job, server, picked)
+    for snapshot, candidate in candidates:
+        place = (snapshot.topic, candidate.partition)
+        result = results.get(place)
+        if result is not None and result.error is not None:
+            job.report.fail(*place, result.error)
+            continue
+        figures = {} if result is None else result.counts()
+        job.report.add(snapshot.topic, **candidate.line(is_within=place in within) | figures)
+    for _, candidate in picked:
+        job.report.count(clean_bytes=candidate.clean_bytes, cleanable_bytes=candidate.cleanable_bytes)
+
+
+def _compact_picked(job: Job, server: ServerConfig, picked: Sequence[tuple[Snapshot, CompactionCandidate]]) -> None:
+    records_without_key: Counter[str] = Counter()
     for (settings, _), result in _run(job, server, _tasks(job, server, picked)):
+        # Rounds before the one that failed are committed: their figures are no failure.
         if result.error is not None and not result.rounds:
             job.report.fail(settings.topic, result.partition, result.error)
         else:
             job.report.add(settings.topic, **result.line())
-        without_key[settings.topic] += result.stats.no_key
-    for name, count in without_key.items():
+        records_without_key[settings.topic] += result.stats.no_key
+    for name, count in records_without_key.items():
         if count:
             job.report.warn(
                 f"Topic {name} is compacted and held {count:,} records without a key, appended before it was or "
                 "imported: compaction has removed them, as Kafka's cleaner does"
             )
-    return job.report.finish()
 
 
 def _counted(
@@ -170,7 +185,8 @@ def _tasks(job: Job, server: ServerConfig, picked: Sequence[tuple[Snapshot, Comp
 
 def _run(job: Job, server: ServerConfig, tasks: Sequence[_Task]) -> Iterator[tuple[_Task, PartitionResult]]:
     """Cleans partitions: the large ones one after the other by many tasks, then all others side by side."""
-    storage, spark = job.storage, job.spark
+    storage = job.storage
+    spark = job.spark
     threads = server.log_cleaner_threads if spark is None else None  # of this process
     slots = threads or task_slots(spark)
     large = count_large([candidate.log_bytes for _, candidate in tasks], slots)

@@ -98,62 +98,40 @@ def plan_compaction(
         return []
     owner = live.column("partition").to_numpy()
     sealed = is_sealed(live)
-    base, following = live.column("base_offset").to_numpy(), live.column("next_offset").to_numpy()
-    log_bytes = live.column("log_bytes").to_numpy()
-    largest = newest_ms(live)
-    first_timestamp = live.column("first_batch_max_timestamp_ms").to_numpy()
-    count = partitions.num_rows
-    start = partitions.column("log_start_offset").to_numpy()
+    base = live.column("base_offset").to_numpy()
+    following = live.column("next_offset").to_numpy()
     # Retention can have passed the cleaner: below the log start is nothing to clean.
-    dirty = np.maximum(partitions.column("first_dirty_offset").to_numpy(), start)
+    dirty = np.maximum(
+        partitions.column("first_dirty_offset").to_numpy(), partitions.column("log_start_offset").to_numpy()
+    )
+    bound = _first_uncleanable(live, partitions, config, now_ms, dirty)
+    clean, cleanable = _bytes_by_part(live, dirty, bound)
 
-    #   log start     first dirty              bound            log end
-    #   |=clean=======|=cleanable=============|=uncleanable====|
-    #
-    # The bound is the least of: the active segment, the last stable offset (data of an open transaction may be aborted
-    # yet, and must not count as the newest of its key), and the first segment that is too young.
-    bound = np.minimum(
-        partitions.column("log_end_offset").to_numpy(), partitions.column("last_stable_offset").to_numpy()
-    ).copy()
-    np.minimum.at(bound, owner[~sealed], base[~sealed])
-    if config.min_compaction_lag_ms > 0:
-        young = sealed & (following > dirty[owner]) & (largest > now_ms - config.min_compaction_lag_ms)
-        np.minimum.at(bound, owner[young], np.maximum(base[young], dirty[owner[young]]))
-    # A lag that was raised, or a restore, can put the bound below what is clean already: then nothing is cleanable.
-    # Without this line the cleanable bytes would be negative, and the ratio of such a partition with them.
-    bound = np.maximum(bound, dirty)
-
-    # The first dirty offset or the bound may fall into a segment: each side then gets bytes in proportion to offsets.
-    span = np.maximum(following - base, 1)
-    below_dirty = np.clip((dirty[owner] - base) / span, 0.0, 1.0)
-    below_bound = np.clip((bound[owner] - base) / span, 0.0, 1.0)
-    clean = np.bincount(owner[sealed], weights=(log_bytes * below_dirty)[sealed], minlength=count)
-    cleanable = np.bincount(owner[sealed], weights=(log_bytes * (below_bound - below_dirty))[sealed], minlength=count)
-
+    # A dirty segment that has waited since its first batch for longer than max.compaction.lag.ms.
+    first_timestamp = live.column("first_batch_max_timestamp_ms").to_numpy()
     waiting = sealed & (following > dirty[owner]) & (base < bound[owner]) & (first_timestamp > 0)
-    oldest = np.full(count, now_ms, np.int64)
+    oldest = np.full(partitions.num_rows, now_ms, np.int64)
     np.minimum.at(oldest, owner[waiting], first_timestamp[waiting])
     late = now_ms - oldest > config.max_compaction_lag_ms
 
     horizon = pc.fill_null(live.column("delete_horizon_ms"), np.iinfo(np.int64).max).to_numpy()
     has_expired = sealed & (base < dirty[owner]) & (live.column("tombstones").to_numpy() != 0) & (horizon <= now_ms)
     expired = set(owner[has_expired].tolist())
-    due = {one.partition for one in erased if one.horizon_ms is not None and one.horizon_ms <= now_ms}
-
+    due = {
+        tombstones.partition
+        for tombstones in erased
+        if tombstones.horizon_ms is not None and tombstones.horizon_ms <= now_ms
+    }
     candidates = []
     for number in np.unique(owner[sealed]).tolist():
-        total = clean[number] + cleanable[number]
-        if force and (cleanable[number] > 0 or number in expired):
-            picked, reason = True, FORCED
-        elif number in due:
-            picked, reason = True, ERASED
-        elif cleanable[number] <= 0:
-            picked, reason = False, NOT_DIRTY
-        elif late[number]:
-            picked, reason = True, MAX_LAG
-        else:
-            picked = bool(cleanable[number] / total > config.min_cleanable_dirty_ratio)
-            reason = DIRTY_RATIO if picked else BELOW_RATIO
+        picked, reason = _decision(
+            clean[number],
+            cleanable[number],
+            config,
+            is_forced=force and (cleanable[number] > 0 or number in expired),
+            is_erased=number in due,
+            is_late=bool(late[number]),
+        )
         candidates.append(
             CompactionCandidate(
                 number,
@@ -168,17 +146,84 @@ def plan_compaction(
     return sorted(candidates, key=lambda candidate: (-candidate.ratio, candidate.partition))
 
 
+def _first_uncleanable(
+    live: pa.Table, partitions: pa.Table, config: TopicConfig, now_ms: int, dirty: np.ndarray
+) -> np.ndarray:
+    """int64[partitions]: where the cleanable part of each log ends, at the first dirty offset or behind it."""
+    owner = live.column("partition").to_numpy()
+    sealed = is_sealed(live)
+    base = live.column("base_offset").to_numpy()
+    following = live.column("next_offset").to_numpy()
+
+    #   log start     first dirty              bound            log end
+    #   |=clean=======|=cleanable=============|=uncleanable====|
+    #
+    # The bound is the least of: the active segment, the last stable offset (data of an open transaction may be aborted
+    # yet, and must not count as the newest of its key), and the first segment that is too young.
+    bound = np.minimum(
+        partitions.column("log_end_offset").to_numpy(), partitions.column("last_stable_offset").to_numpy()
+    ).copy()
+    np.minimum.at(bound, owner[~sealed], base[~sealed])
+    if config.min_compaction_lag_ms > 0:
+        is_young = newest_ms(live) > now_ms - config.min_compaction_lag_ms
+        young = sealed & (following > dirty[owner]) & is_young
+        np.minimum.at(bound, owner[young], np.maximum(base[young], dirty[owner[young]]))
+    # A lag that was raised, or a restore, can put the bound below what is clean already: then nothing is cleanable.
+    # Without this line the cleanable bytes would be negative, and the ratio of such a partition with them.
+    first_uncleanable: np.ndarray = np.maximum(bound, dirty)
+    return first_uncleanable
+
+
+def _bytes_by_part(live: pa.Table, dirty: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(clean bytes, cleanable bytes) of each partition, about: float64[partitions] each.
+
+    The first dirty offset or the bound may fall into a segment: each side then gets bytes in proportion to offsets.
+    """
+    owner = live.column("partition").to_numpy()
+    sealed = is_sealed(live)
+    base = live.column("base_offset").to_numpy()
+    log_bytes = live.column("log_bytes").to_numpy()
+    span = np.maximum(live.column("next_offset").to_numpy() - base, 1)
+    # Clipped to the segment: one that lies above the offset has nothing below it, and not a negative part.
+    below_dirty = np.clip((dirty[owner] - base) / span, 0.0, 1.0)
+    below_bound = np.clip((bound[owner] - base) / span, 0.0, 1.0)
+    clean = (log_bytes * below_dirty)[sealed]
+    cleanable = (log_bytes * (below_bound - below_dirty))[sealed]
+    count = len(dirty)
+    return (
+        np.bincount(owner[sealed], weights=clean, minlength=count),
+        np.bincount(owner[sealed], weights=cleanable, minlength=count),
+    )
+
+
+def _decision(
+    clean: float, cleanable: float, config: TopicConfig, *, is_forced: bool, is_erased: bool, is_late: bool
+) -> tuple[bool, str]:
+    """(whether a partition is picked, why or why not)"""
+    if is_forced:
+        return True, FORCED
+    if is_erased:
+        return True, ERASED
+    if cleanable <= 0:
+        return False, NOT_DIRTY
+    if is_late:
+        return True, MAX_LAG
+    if cleanable / (clean + cleanable) > config.min_cleanable_dirty_ratio:
+        return True, DIRTY_RATIO
+    return False, BELOW_RATIO
+
+
 def count_large(log_bytes: Sequence[int], slots: int) -> int:
     """How many of the partitions are large, given their sizes in falling order, where `slots` tasks run at a time.
 
     A large partition has clearly more bytes than each slot would get if its bytes and the bytes of all smaller
     partitions were shared out evenly. As a single task it would run on when all other slots have finished.
     """
-    left = sum(log_bytes)
+    remaining_bytes = sum(log_bytes)
     for number, size in enumerate(log_bytes):
-        if slots == 1 or size < LARGE_PARTITION_BYTES or size * slots <= left * LARGE_SHARE:
+        if slots == 1 or size < LARGE_PARTITION_BYTES or size * slots <= remaining_bytes * LARGE_SHARE:
             return number
-        left -= size
+        remaining_bytes -= size
     return len(log_bytes)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -358,42 +358,57 @@ def transactions_since(log: TopicLog, target: Snapshot, current: Snapshot) -> Re
     """
     versions = range(target.version + 1, current.version + 1)
     commits = log.storage.at_once(lambda version: log.transactions(current.topic_id, version), versions)
-    made_by: dict[str | None, list[int]] = defaultdict(list)
+    versions_by_operation: dict[str | None, list[int]] = defaultdict(list)
     for version, (operation, _) in zip(versions, commits, strict=True):
-        made_by[operation].append(version)
-    if made_again := made_by[Operation.CREATE]:
+        versions_by_operation[operation].append(version)
+    creations = versions_by_operation[Operation.CREATE]
+    if creations:
         raise LogDirError(
             f"Version {target.version} is of another topic of the name {current.topic}",
             path=log.location,
-            expected=f"a version from {made_again[-1]} on, when the topic was made again with the id of Kafka's",
+            expected=f"a version from {creations[-1]} on, when the topic was made again with the id of Kafka's",
             found=target.version,
         )
-    applications: dict[str, _Application] = {}
     state = log.state(target.version)
-    for operation, transactions in commits:
-        for app_id, version in transactions.items():
-            if app_id not in applications:
-                kept = state.last_transaction(app_id)
-                applications[app_id] = _Application(
-                    None if kept is None or kept.version == FORGOTTEN else kept, version
-                )
-            applications[app_id].follow(operation, version)
-    undone, again, forgotten = list[UndoneTransactions](), list[Transaction](), list[Transaction]()
-    for app_id, application in sorted(applications.items()):
+    undone: list[UndoneTransactions] = []
+    again: list[Transaction] = []
+    forgotten: list[Transaction] = []
+    for app_id, application in sorted(_applications(state, commits).items()):
         kept = application.kept
         if application.versions:
-            undone.append(
-                UndoneTransactions(app_id, tuple(application.versions), None if kept is None else kept.version)
-            )
+            kept_version = None if kept is None else kept.version
+            undone.append(UndoneTransactions(app_id, tuple(application.versions), kept_version))
+            # The last one that is in the log: with a later one, a repeat of what was undone would add nothing.
             forgotten.append(kept or Transaction(app_id, FORGOTTEN))
         if kept is not None and application.last_version < kept.version:
             again.append(kept)
     # Rows alone tell of keys, which no commit takes back but a restore.
-    then, now = _keys(state), _keys(log.state(current.version))
-    undone_keys = sorted(key for key, sent in now.items() if sent.version != FORGOTTEN and then.get(key) != sent)
-    forgotten += [then.get(key) or dataclasses.replace(now[key], version=FORGOTTEN) for key in undone_keys]
-    again += [sent for key, sent in then.items() if key not in now or now[key].version < sent.version]
-    return RestoredTransactions(undone, undone_keys, again, forgotten, made_by[Operation.ERASE])
+    target_keys = _keys(state)
+    current_keys = _keys(log.state(current.version))
+    undone_keys = sorted(
+        key for key, sent in current_keys.items() if sent.version != FORGOTTEN and target_keys.get(key) != sent
+    )
+    for key in undone_keys:
+        forgotten.append(target_keys.get(key) or dataclasses.replace(current_keys[key], version=FORGOTTEN))
+    for key, sent in target_keys.items():
+        if key not in current_keys or current_keys[key].version < sent.version:
+            again.append(sent)
+    return RestoredTransactions(undone, undone_keys, again, forgotten, versions_by_operation[Operation.ERASE])
+
+
+def _applications(
+    state: TableState, commits: Iterable[tuple[str | None, Mapping[str, int]]]
+) -> dict[str, _Application]:
+    """{application id: what it sent by these commits}. `state`: of the manifest before them."""
+    applications: dict[str, _Application] = {}
+    for operation, transactions in commits:
+        for app_id, version in transactions.items():
+            if app_id not in applications:
+                last = state.last_transaction(app_id)
+                kept = None if last is None or last.version == FORGOTTEN else last
+                applications[app_id] = _Application(kept, version)
+            applications[app_id].follow(operation, version)
+    return applications
 
 
 def _keys(state: TableState) -> dict[str, Transaction]:

@@ -77,19 +77,24 @@ def retain(
         snapshots = [*snapshots]
         limit = plan_log_directory(job, snapshots, max_bytes, least_ms)
     for snapshot in snapshots:
-        try:
-            before, expired = _retain_topic(job, snapshot, limit)
-            for line in _lines(before, expired, job.now_ms):
-                job.report.add(snapshot.topic, **line)
-            if limit is not None:
-                limit.note(before, expired)
-        except SegmentsError as error:
-            job.report.fail(snapshot.topic, None, error)
-            if limit is not None:
-                limit.note_failed(snapshot)
+        _retain_and_report(job, snapshot, limit)
     if limit is not None:
         job.report.details |= limit.figures()
     return job.report.finish()
+
+
+def _retain_and_report(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> None:
+    """Retains a topic. One that fails stays for the next run, and its bytes count as not removed."""
+    try:
+        before, expired = _retain_topic(job, snapshot, limit)
+        for line in _lines(before, expired, job.now_ms):
+            job.report.add(snapshot.topic, **line)
+        if limit is not None:
+            limit.note(before, expired)
+    except SegmentsError as error:
+        job.report.fail(snapshot.topic, None, error)
+        if limit is not None:
+            limit.note_failed(snapshot)
 
 
 def _retain_topic(job: Job, snapshot: Snapshot, limit: MaxBytesPlan | None) -> tuple[Snapshot, Expired]:
@@ -120,7 +125,7 @@ class _Plans:
 
     def of(self, snapshot: Snapshot) -> Expired:
         # By topic id, too: a topic that was deleted and made again may have reached the same version.
-        version = snapshot.topic_id, snapshot.version
+        version = (snapshot.topic_id, snapshot.version)
         if version not in self.by_version:
             self.by_version[version] = _expired(self.job, snapshot, self.limit)
         return self.by_version[version]
@@ -165,37 +170,37 @@ def _change(snapshot: Snapshot, expired: Expired, removed_ms: int) -> Change | N
     #                   ^ next offset of the rows
     np.maximum.at(starts, owner, rows.column("next_offset").to_numpy())
     changed = np.unique(owner)
-    moved = snapshot.partitions.take(changed)
-    moved = row_tables.with_column(moved, "log_start_offset", pa.array(starts[changed]))
-    return Change(Operation.RETAIN, replace=row_tables.removed(rows, removed_ms), partitions=moved)
+    log_starts = pa.array(starts[changed])
+    partitions = row_tables.with_column(snapshot.partitions.take(changed), "log_start_offset", log_starts)
+    return Change(Operation.RETAIN, replace=row_tables.removed(rows, removed_ms), partitions=partitions)
 
 
 def _lines(snapshot: Snapshot, expired: Expired, now_ms: int) -> Iterator[dict[str, Any]]:
     """The line in the report of each partition that loses rows."""
     count = snapshot.partitions.num_rows
-    whole = _Figures.of(snapshot.live, count)
-    gone = snapshot.live.take(expired.rows)
-    going = _Figures.of(gone, count)
+    before = _Figures.of(snapshot.live, count)
+    rows = snapshot.live.take(expired.rows)
+    removed = _Figures.of(rows, count)
     dropped = {}
     for number, name in enumerate(REASONS):
-        dropped[name] = _Figures.of(gone.filter(pa.array(expired.reason == number)), count)
+        dropped[name] = _Figures.of(rows.filter(pa.array(expired.reason == number)), count)
     youngest = np.full(count, -1)
     is_shortened = expired.reason == REASONS.index(MAX_BYTES)
-    owner = gone.column("partition").to_numpy()
-    np.maximum.at(youngest, owner[is_shortened], newest_ms(gone)[is_shortened])
+    owner = rows.column("partition").to_numpy()
+    np.maximum.at(youngest, owner[is_shortened], newest_ms(rows)[is_shortened])
     log_start = np.zeros(count, np.int64)
-    np.maximum.at(log_start, owner, gone.column("next_offset").to_numpy())
-    for partition in np.flatnonzero(going.segments).tolist():
+    np.maximum.at(log_start, owner, rows.column("next_offset").to_numpy())
+    for partition in np.flatnonzero(removed.segments).tolist():
         reasons = {name: int(part.records[partition]) for name, part in dropped.items() if part.segments[partition]}
         line = {
             "partition": partition,
             "action": "retain",
-            "records_in": int(whole.records[partition]),
-            "records_out": int(whole.records[partition] - going.records[partition]),
-            "bytes_in": int(whole.log_bytes[partition]),
-            "bytes_out": int(whole.log_bytes[partition] - going.log_bytes[partition]),
+            "records_in": int(before.records[partition]),
+            "records_out": int(before.records[partition] - removed.records[partition]),
+            "bytes_in": int(before.log_bytes[partition]),
+            "bytes_out": int(before.log_bytes[partition] - removed.log_bytes[partition]),
             "dropped": reasons,
-            "segments": int(going.segments[partition]),
+            "segments": int(removed.segments[partition]),
             "log_start_offset": int(log_start[partition]),
         }
         if MAX_BYTES in reasons:

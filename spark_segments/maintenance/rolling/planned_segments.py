@@ -54,7 +54,7 @@ class PlannedSegment:
     @property
     def expected(self) -> Segment:
         """About the row that it becomes: a chunk that is only in part in it counts by its share of the offsets."""
-        first, last = self.chunks[0], self.chunks[-1]
+        first = self.chunks[0]
         shares = [_share_within(chunk, self.base_offset, self.next_offset) for chunk in self.chunks]
         return replace(
             first,
@@ -64,7 +64,7 @@ class PlannedSegment:
             log_bytes=self.log_bytes,
             records=sum(round(chunk.records * share) for chunk, share in zip(self.chunks, shares, strict=True)),
             max_timestamp_ms=max(chunk.max_timestamp_ms for chunk in self.chunks),
-            created_ms=last.created_ms,
+            created_ms=self.chunks[-1].created_ms,
             state=Segment.SEALED if self.sealed else Segment.CHUNK,
         )
 
@@ -103,7 +103,8 @@ class RolledPartition:
         """The partition's line in the report. `is_lost`: another job has changed it meanwhile."""
         if is_lost:
             return {"partition": self.partition, "action": Report.LOST, "reasons": reasons}
-        replaced, files = self.replaced_chunks, self.files
+        replaced = self.replaced_chunks
+        files = self.files
         sealed = [planned.base_offset for planned in self.planned if planned.sealed]
         return {
             "partition": self.partition,
@@ -155,19 +156,30 @@ def plan_segments(
     opened_ms = max(last.segment.first_batch_max_timestamp_ms, last.created_ms)
     if is_expired or now_ms - opened_ms > rules.roll_ms(chunks[0].partition, edges[-2]):
         return planned
-    rest = planned.pop()
+    return planned + _merged_rest(chunks, planned.pop(), rules, merge)
+
+
+def _merged_rest(
+    chunks: Sequence[Segment], rest: PlannedSegment, rules: RollRules, merge: MergeRules
+) -> list[PlannedSegment]:
+    """The chunks to merge in `rest`, the part that stays active, and those that have to be copied by themselves.
+
+    The rest may begin inside a chunk, whose first part has been sealed:
+
+        |sealed ···········|rest ···································|
+        |chunk|chunk|chunk ··· |chunk|chunk|chunk|
+    """
     starts = [max(chunk.base_offset, rest.base_offset) for chunk in rest.chunks]
-    sizes = [_bytes_within(chunk, rest.base_offset, end) for chunk in rest.chunks]
+    sizes = [_bytes_within(chunk, rest.base_offset, rest.next_offset) for chunk in rest.chunks]
     runs = runs_to_merge(sizes, rules.limits.segment_bytes, merge.least_chunks)
     if starts[0] > rest.chunks[0].base_offset and (not runs or runs[0][0] > 0):
         # The rest of a chunk whose beginning was sealed is copied, so that a row with exact figures names it.
         runs.insert(0, (0, 1))
     merged_rows = {row for first, stop in runs for row in range(first, stop)}
-    left = [row for row, chunk in enumerate(rest.chunks) if chunk.path in merge.emptied and row not in merged_rows]
-    runs = sorted([*runs, *((row, row + 1) for row in left)])
-    stops = [*starts[1:], end]
-    merged = [_planned(chunks, starts[first], stops[stop - 1], sealed=False) for first, stop in runs]
-    return planned + merged
+    emptied = [row for row, chunk in enumerate(rest.chunks) if chunk.path in merge.emptied and row not in merged_rows]
+    runs = sorted([*runs, *((row, row + 1) for row in emptied)])
+    stops = [*starts[1:], rest.next_offset]
+    return [_planned(chunks, starts[first], stops[stop - 1], sealed=False) for first, stop in runs]
 
 
 def _planned(chunks: Sequence[Segment], start: int, stop: int, *, sealed: bool) -> PlannedSegment:
@@ -199,9 +211,8 @@ def _roll_offsets(storage: Storage, chunks: Sequence[Segment], rules: RollRules)
         if fills_a_segment(chunk, rules):
             if last.segment.size_bytes:
                 offsets.append(chunk.base_offset)
-            whole = _with_chunk(_LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms), chunk)
             if chunk is chunks[-1]:
-                return offsets, whole
+                return offsets, _with_chunk(_LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms), chunk)
             offsets.append(chunk.next_offset)
             last = _LastSegment(OpenSegment(chunk.next_offset), chunk.created_ms)
         elif exact or _may_roll(_with_chunk(last, chunk), chunk, rules):

@@ -85,29 +85,40 @@ def roll(
     job = Job.of("roll", log, topics, spark, dry_run, progress, now_ms, planned)
     for snapshot, config in job.snapshots():
         plan = _plan(job, snapshot, config)
-        expired = sum(partition.records for partition in plan.partitions if partition.is_expired)
-        if expired:
-            job.report.count(expired_records=expired)
+        expired_records = sum(partition.records for partition in plan.partitions if partition.is_expired)
+        if expired_records:
+            job.report.count(expired_records=expired_records)
         if dry_run:
-            for partition in plan.partitions:
-                job.report.add(snapshot.topic, **partition.line())
-            if job.planned is not None and plan.partitions:
-                job.planned[snapshot.topic] = _as_rolled(job, _Wave(snapshot, config, plan, plan.partitions))
-            continue
-        done, total = 0, len(plan.partitions)
-        for partitions in _waves(plan.partitions, WAVE_BYTES_A_SLOT * task_slots(spark)):
-            wave = _Wave(snapshot, config, plan, partitions)
-            try:
-                wave = _planned_anew_if_altered(job, wave) if done else wave
-            except SegmentsError as error:
-                for partition in partitions:
-                    job.report.fail(snapshot.topic, partition.partition, error)
-            else:
-                _roll_wave(job, wave, part_of(progress, done, len(partitions), total))
-            done += len(partitions)
-            if progress is not None:
-                progress(done, total)
+            _report_plan(job, _Wave(snapshot, config, plan, plan.partitions))
+        else:
+            _roll_topic(job, snapshot, config, plan, progress)
     return job.report.finish()
+
+
+def _report_plan(job: Job, topic: _Wave) -> None:
+    """A dry run's lines of a topic, and what later jobs of the same dry run would find."""
+    for partition in topic.partitions:
+        job.report.add(topic.snapshot.topic, **partition.line())
+    if job.planned is not None and topic.partitions:
+        job.planned[topic.snapshot.topic] = _as_rolled(job, topic)
+
+
+def _roll_topic(job: Job, snapshot: Snapshot, config: TopicConfig, plan: RollPlan, progress: Progress | None) -> None:
+    done = 0
+    total = len(plan.partitions)
+    for partitions in _waves(plan.partitions, WAVE_BYTES_A_SLOT * task_slots(job.spark)):
+        wave = _Wave(snapshot, config, plan, partitions)
+        try:
+            # The first wave has just been planned. Hours may have passed before a later one.
+            wave = _planned_again_if_altered(job, wave) if done else wave
+        except SegmentsError as error:
+            for partition in partitions:
+                job.report.fail(snapshot.topic, partition.partition, error)
+        else:
+            _roll_wave(job, wave, part_of(progress, done, len(partitions), total))
+        done += len(partitions)
+        if progress is not None:
+            progress(done, total)
 
 
 def _plan(job: Job, snapshot: Snapshot, config: TopicConfig) -> RollPlan:
@@ -124,7 +135,7 @@ def _waves(partitions: Sequence[PartitionToRoll], wave_bytes: int) -> Iterator[l
     )
 
 
-def _planned_anew_if_altered(job: Job, wave: _Wave) -> _Wave:
+def _planned_again_if_altered(job: Job, wave: _Wave) -> _Wave:
     """A new plan for the same partitions: the topic may have been altered since they were planned."""
     snapshot = job.log.snapshot(wave.snapshot.topic)
     config = job.config(snapshot)
@@ -147,17 +158,18 @@ def _roll_wave(job: Job, wave: _Wave, progress: Progress | None) -> None:
     def is_first(swap: RowSwap, live: Sequence[Segment]) -> bool:
         # Only appends may have followed. A restore may have made chunks of segments that were sealed before, and a
         # chunk below a sealed segment would be merged across it.
-        wanted = by_partition[swap.partition].chunks
-        return tuple(row for row in live if row.state == Segment.CHUNK)[: len(wanted)] == wanted
+        planned_chunks = by_partition[swap.partition].chunks
+        live_chunks = tuple(row for row in live if row.state == Segment.CHUNK)
+        return live_chunks[: len(planned_chunks)] == planned_chunks
 
     try:
-        made = job.log.manifest(snapshot.topic).swap_rows(
+        swaps = job.log.manifest(snapshot.topic).swap_rows(
             "roll",
             [done.swap() for done in rolled if done.replaced_chunks],
             topic_id=snapshot.topic_id,
             holds=is_first,
         )
-        committed = {swap.partition for swap in made}
+        committed = {swap.partition for swap in swaps}
     except SegmentsError as error:
         for number in by_partition:
             job.report.fail(snapshot.topic, number, error)

@@ -106,8 +106,11 @@ class DeepLook:
 
     def _facts(self, partitions: Mapping[int, Partition], named: set[str]) -> dict[int, list[SegmentFacts]]:
         """What each segment shows by itself. `named`: the paths that are valid."""
-        snapshot, topic, findings = self.snapshot, self.topic, self.topic.findings
-        storage, spark = topic.log.storage, topic.spark
+        snapshot = self.snapshot
+        topic = self.topic
+        findings = topic.findings
+        storage = topic.log.storage
+        spark = topic.spark
         tasks = [
             SegmentTask(
                 snapshot.topic,
@@ -130,8 +133,14 @@ class DeepLook:
             lambda _, total, task: spark is None or total + task.segment.log_bytes > most_bytes,
         )
         facts: dict[int, list[SegmentFacts]] = {number: [] for number in partitions}
-        look, at_a_time = partial(_look_at_all, storage), storage.tasks_at_a_time
-        done = run_tasks(look, list(several), spark, progress=topic.progress, at_a_time=at_a_time, size=_size)
+        done = run_tasks(
+            partial(_look_at_all, storage),
+            list(several),
+            spark,
+            progress=topic.progress,
+            at_a_time=storage.tasks_at_a_time,
+            size=_size,
+        )
         for seen in itertools.chain.from_iterable(done):
             facts[seen.segment.partition].append(seen)
             findings.found += seen.findings
@@ -167,7 +176,8 @@ class DeepLook:
             return
         tasks = []
         for number, row in partitions.items():
-            clean, start = row.first_dirty_offset, row.log_start_offset
+            clean = row.first_dirty_offset
+            start = row.log_start_offset
             tail = [seen for seen in facts[number] if seen.segment.base_offset < clean]
             if clean <= start or not tail or any(seen.damaged for seen in tail):
                 continue
@@ -180,16 +190,18 @@ class DeepLook:
 
     def repair(self) -> None:
         """Rebuilds sidecars of whole segments that have a finding which a rebuild corrects."""
-        topic, tasks = self.topic, []
-        wanted = {finding.rebuilds for finding in topic.findings.found}
+        topic = self.topic
+        tasks = []
+        to_rebuild = {finding.rebuilds for finding in topic.findings.found}
         for segments in self.facts.values():
             aborted = aborted_by(seen.transactions for seen in segments)
-            whole = not any(seen.damaged for seen in segments)
+            has_damage = any(seen.damaged for seen in segments)
             for seen in segments:
-                # Only all segments together show which transactions the markers of a segment abort.
-                known = whole or not seen.transactions.events.has_aborts
+                # Only all segments together show which transactions the markers of a segment abort: beside a damaged
+                # one, a rebuilt .txnindex could leave one out, and committed reads would show its records.
+                is_clear = not has_damage or not seen.transactions.events.has_aborts
                 place = seen.segment.place
-                if place in wanted and not seen.damaged and known:
+                if place in to_rebuild and not seen.damaged and is_clear:
                     tasks.append(Rebuild(topic.name, seen.segment, aborted[place], SegmentLimits.of(self.config)))
         new = run_tasks(partial(rebuild_sidecars, topic.log.storage), tasks, topic.spark)
         old = [task.segment for task in tasks]
@@ -202,7 +214,8 @@ class DeepLook:
 
     def cut(self) -> None:
         """Takes the batches that are lost out of the log, as holes: a commit for each segment."""
-        topic, limits = self.topic, SegmentLimits.of(self.config)
+        topic = self.topic
+        limits = SegmentLimits.of(self.config)
         bad = [(seen.segment, seen.lost) for row in self.facts.values() for seen in row if seen.can_be_cut]
         bad += [
             (row, ((row.base_offset, row.next_offset),)) for row in self.gone if not topic.log.storage.exists(row.path)
@@ -211,7 +224,8 @@ class DeepLook:
         tasks = [CutTask(topic.name, segment, lost, epochs[segment.partition], limits) for segment, lost in bad]
         manifest = topic.log.manifest(topic.name)
         for task, after in zip(tasks, run_tasks(partial(cut_out, topic.log.storage), tasks, topic.spark), strict=True):
-            before, noticed_ms = task.segment, topic.log.storage.now_ms()
+            before = task.segment
+            noticed_ms = topic.log.storage.now_ms()
             holes = [Hole(before.partition, start, end, noticed_ms, Hole.DAMAGED) for start, end in task.lost]
             swaps = manifest.swap_rows(
                 REPAIR,
@@ -237,7 +251,9 @@ def check_gaps(snapshot: Snapshot, row: Partition, facts: Sequence[SegmentFacts]
         return
     for before, following in itertools.pairwise([seen for seen in facts if seen.offsets is not None]):
         assert before.offsets is not None and following.offsets is not None
-        start, end = max(before.offsets[1], row.first_dirty_offset, row.log_start_offset), following.offsets[0]
+        # Below the first dirty offset the cleaner may have left gaps; below the log start nothing is in the log.
+        start = max(before.offsets[1], row.first_dirty_offset, row.log_start_offset)
+        end = following.offsets[0]
         if start >= end or before.was_cleaned or following.was_cleaned:
             continue
         holes = Hole.within(snapshot, row.partition, start, end)
@@ -281,31 +297,38 @@ def cut_out(storage: Storage, task: CutTask) -> Segment:
     Raises CorruptBatchError where another fault is in the copy, and then leaves no new file.
     """
     segment = task.segment
-    start, end = segment.base_offset, segment.next_offset
+    with SegmentWriter(storage, task.topic, segment.partition, segment.base_offset, limits=task.limits) as writer:
+        with contextlib.suppress(FileNotFoundError):  # of a .log that is gone, nothing is kept
+            _copy_rest(storage, task, writer)
+        with contextlib.suppress(CorruptBatchError, FileNotFoundError):
+            writer.add_aborted(SegmentFile(storage, segment).aborted_in(segment.base_offset, segment.next_offset))
+        new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
+        # The row keeps its offsets, whatever was cut at its ends: the log would have a gap that no hole names.
+        new = dataclasses.replace(new, base_offset=segment.base_offset, next_offset=segment.next_offset)
+        look = SegmentTask(task.topic, new, segment.base_offset, (), task.limits, by_kafka=False, may_end_early=True)
+        findings = look_at(storage, look).findings
+        if findings:
+            raise CorruptBatchError(
+                f"A copy without its damaged batches would be wrong, too: {findings[0]}", path=new.path
+            )
+    return new
+
+
+def _copy_rest(storage: Storage, task: CutTask, writer: SegmentWriter) -> None:
+    """Copies the batches that are not lost, in runs of neighbours."""
+    segment = task.segment
     index = None
     with contextlib.suppress(FileNotFoundError):
         index = storage.read(segment.index_path, segment.index_position or 0, segment.index_bytes).to_pybytes()
     examination = Examination.of(storage, segment, segment.name_offset)
-    with SegmentWriter(storage, task.topic, segment.partition, start, limits=task.limits) as writer:
-        with contextlib.suppress(FileNotFoundError):  # of a .log that is gone, nothing is kept
-            for window in examination.windows(lambda *_: True, batch_starts(segment, index)):
-                examination.add(window.batches, lambda batches: int(batches.count.sum()))
-                kept = window.overlaps(start, end)
-                for lost in task.lost:
-                    kept &= ~window.overlaps(*lost)
-                for run in np.split(np.arange(len(kept)), np.flatnonzero(np.diff(kept)) + 1):
-                    if kept[run[0]]:
-                        _copy_run(writer, window.take(run), start, task.leader_epochs)
-        with contextlib.suppress(CorruptBatchError, FileNotFoundError):
-            writer.add_aborted(SegmentFile(storage, segment).aborted_in(start, end))
-        new = writer.close(topic_id=segment.topic_id, created_ms=segment.created_ms, state=segment.state)
-        new = dataclasses.replace(new, base_offset=start, next_offset=end)
-        look = SegmentTask(task.topic, new, start, (), task.limits, by_kafka=False, may_end_early=True)
-        if wrong := look_at(storage, look).findings:
-            raise CorruptBatchError(
-                f"A copy without its damaged batches would be wrong, too: {wrong[0]}", path=new.path
-            )
-    return new
+    for window in examination.windows(lambda *_: True, batch_starts(segment, index)):
+        examination.add(window.batches, lambda batches: int(batches.count.sum()))
+        kept = window.overlaps(segment.base_offset, segment.next_offset)
+        for lost in task.lost:
+            kept &= ~window.overlaps(*lost)
+        for run in np.split(np.arange(len(kept)), np.flatnonzero(np.diff(kept)) + 1):
+            if kept[run[0]]:
+                _copy_run(writer, window.take(run), segment.base_offset, task.leader_epochs)
 
 
 def _copy_run(writer: SegmentWriter, window: Window, start: int, leader_epochs: LeaderEpochs) -> None:
@@ -322,8 +345,7 @@ def rebuild_sidecars(storage: Storage, task: Rebuild) -> Segment:
     Raises CorruptBatchError for a damaged .log, and then leaves no new file.
     """
     segment = task.segment
-    place = task.topic, segment.partition, segment.name_offset
-    with SegmentWriter(storage, *place, limits=task.limits) as writer:
+    with SegmentWriter(storage, task.topic, segment.partition, segment.name_offset, limits=task.limits) as writer:
         for window in SegmentFile(storage, segment).windows(as_written=True):
             end = int(window.batches.byte_position[-1] + window.batches.size[-1]) - window.byte_position
             writer.append(np.frombuffer(window.data, np.uint8, count=end), window.batches)

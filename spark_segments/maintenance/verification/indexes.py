@@ -58,11 +58,14 @@ class IndexLook:
         time_index: bytes | None,
         findings: Findings,
     ) -> None:
-        self._segment, self._limits, self._findings = segment, limits, findings
+        self._segment = segment
+        self._limits = limits
+        self._findings = findings
         first_position = segment.index_position or 0
         self._index = _Index("offset", "I2", segment.index_path, first_position, OFFSET_ENTRY_BYTES, index)
-        first_position, path = segment.time_index_position, segment.time_index_path
-        self._time_index = _Index("time", "I4", path, first_position, TIME_ENTRY_BYTES, time_index)
+        self._time_index = _Index(
+            "time", "I4", segment.time_index_path, segment.time_index_position, TIME_ENTRY_BYTES, time_index
+        )
         self._look_up_check: TimeLookUpCheck | None = None
         self._builder: IndexBuilder | None = IndexBuilder(
             segment.name_offset, limits.index_interval_bytes, limits.segment_index_bytes
@@ -70,7 +73,9 @@ class IndexLook:
         self._open_checks()
 
     def _open_checks(self) -> None:
-        segment, index, time_index = self._segment, self._index, self._time_index
+        segment = self._segment
+        index = self._index
+        time_index = self._time_index
         offsets = times = None
         try:
             if index.content is not None:
@@ -92,11 +97,17 @@ class IndexLook:
 
     def _check_used(self, index: _Index, entries: int) -> None:
         """Only an index that a broker is writing to ends in zeros. A row counts the used bytes alone."""
-        used_bytes, size = entries * index.entry_bytes, len(index.content or b"")
+        used_bytes = entries * index.entry_bytes
+        size = len(index.content or b"")
         if used_bytes != size:
-            message, expected = "The index does not end with an entry", f"entries up to byte {size}"
-            at = {"path": index.path, "byte_position": index.first_position + used_bytes}
-            self._add(message, rule="I9", **at, expected=expected, found="zeros, or a part of an entry")
+            self._add(
+                "The index does not end with an entry",
+                rule="I9",
+                path=index.path,
+                byte_position=index.first_position + used_bytes,
+                expected=f"entries up to byte {size}",
+                found="zeros, or a part of an entry",
+            )
 
     def _add(self, message: str, **finding: Any) -> None:
         self._findings.add(message, rebuilds=self._segment.place, **finding)
@@ -145,21 +156,22 @@ class IndexLook:
         segment.index.bytes may have changed since the file was written, so values that the entries imply are tried as
         well.
         """
-        index, time_index = self._index, self._time_index
+        index = self._index
+        time_index = self._time_index
         if self._builder is None or index.content is None or time_index.content is None:
             return
-        said = (index.content, time_index.content)
+        contents = (index.content, time_index.content)
         rebuilt = self._builder.finish()
-        if rebuilt == said:
+        if rebuilt == contents:
             return
         if not time_index.content and max_timestamp_ms >= 0:
             self._not_rebuilt(time_index, "at least one entry", "none")
-        if by_broker or said in self._rebuilt_with_others(len(index.content), len(time_index.content), steps):
+        if by_broker or contents in self._rebuilt_with_others(len(index.content), len(time_index.content), steps):
             return
-        for wrong, true, there in zip((index, time_index), rebuilt, said, strict=True):
-            if true != there:
-                expected = f"{len(true)} bytes as the .log gives them"
-                self._not_rebuilt(wrong, expected, f"{len(there)} other bytes")
+        for wrong, expected, content in zip((index, time_index), rebuilt, contents, strict=True):
+            if expected != content:
+                found = f"{len(content)} other bytes"
+                self._not_rebuilt(wrong, f"{len(expected)} bytes as the .log gives them", found)
 
     def _not_rebuilt(self, index: _Index, expected: str, found: str) -> None:
         at = {"path": index.path, "byte_position": index.first_position, "severity": Findings.WARNING}

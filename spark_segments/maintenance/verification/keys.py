@@ -5,6 +5,7 @@ A task of `segments verify`: each partition is a task.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -109,7 +110,9 @@ def _windows(storage: Storage, task: KeysTask, start: int) -> Iterator[_TailWind
     for segment in task.segments:
         if segment.next_offset <= start or segment.base_offset >= task.end_offset:
             continue
-        low, high = max(start, segment.base_offset), min(task.end_offset, segment.next_offset)
+        # Clipped to the segment: a file can have offsets beside its row that are in no tail.
+        low = max(start, segment.base_offset)
+        high = min(task.end_offset, segment.next_offset)
         begin = SegmentFile(storage, segment).locate(low) if low > segment.base_offset else 0
         for window in SegmentFile(storage, segment).windows(begin):
             window = window.between(low, high)
@@ -119,14 +122,20 @@ def _windows(storage: Storage, task: KeysTask, start: int) -> Iterator[_TailWind
 
 def _name_repeated(storage: Storage, task: KeysTask, keys: OffsetMap, start: int, end: int, findings: Findings) -> None:
     """Adds a finding for each record whose key the map has at a later offset. Slow: done only where there are some."""
-    named = 0
+    repeated = _repeated(storage, task, keys, start, end)
+    for window, offset, latest in itertools.islice(repeated, MOST_OF_A_KIND):
+        message = "A key is twice in a compacted partition's clean tail"
+        window.report(findings, message, offset, f"offset {offset}, and again {latest}")
+
+
+def _repeated(
+    storage: Storage, task: KeysTask, keys: OffsetMap, start: int, end: int
+) -> Iterator[tuple[_TailWindow, int, int | None]]:
+    """(a record's window, its offset, the later offset of its key)"""
     for window in _windows(storage, task, start):
         for decoded in window.records(task, start, end):
-            key, offset = (column.to_pylist() for column in decoded.columns)
-            for name, at in zip(key, offset, strict=True):
-                if name is not None and (latest := keys.get(name)) != at:
-                    message = "A key is twice in a compacted partition's clean tail"
-                    window.report(findings, message, at, f"offset {at}, and again {latest}")
-                    named += 1
-                    if named >= MOST_OF_A_KIND:
-                        return
+            key, offset = decoded.columns
+            for name, at in zip(key.to_pylist(), offset.to_pylist(), strict=True):
+                latest = None if name is None else keys.get(name)
+                if name is not None and latest != at:
+                    yield window, at, latest

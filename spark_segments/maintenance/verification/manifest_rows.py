@@ -67,7 +67,8 @@ def check_rows(snapshot: Snapshot, findings: Findings) -> None:
 
 
 def _check_partition(row: Partition, findings: Findings) -> None:
-    start, end = row.log_start_offset, row.log_end_offset
+    start = row.log_start_offset
+    end = row.log_end_offset
     add = partial(findings.add, partition=row.partition)
     if not 0 <= start <= end:
         message = "The log start offset lies behind the log end offset"
@@ -116,7 +117,9 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
                 found=value.item() if isinstance(value, np.generic) else value,
             )
 
-    base, end, file_base = column["base_offset"], column["next_offset"], column["file_base_offset"]
+    base = column["base_offset"]
+    end = column["next_offset"]
+    file_base = column["file_base_offset"]
     report((base < 0) | (base > end), "A segment ends before it begins", "a base offset ≤ the next offset", base)
     for name in _SIZES:
         report(column[name] < 0, f"A row's {name} is negative", "≥ 0", column[name])
@@ -124,11 +127,12 @@ def _check_values(live: pa.Table, snapshot: Snapshot, findings: Findings) -> Non
     report(column["log_bytes"] < smallest, "A row has more batches than its bytes can hold", "≤ bytes / 61", smallest)
     empty = (column["log_bytes"] == 0) & (column["records"] > 0)
     report(empty, "A row counts records in an empty file", "0", column["records"])
-    highest, first = column["max_timestamp_ms"], column["first_batch_max_timestamp_ms"]
+    highest = column["max_timestamp_ms"]
+    first = column["first_batch_max_timestamp_ms"]
     report(first > highest, "A row's largest timestamp is below that of its first batch", "≤ the largest", first)
-    known = ~np.isin(column["state"].astype(str), [Segment.CHUNK, Segment.SEALED])
+    is_unknown = ~np.isin(column["state"].astype(str), [Segment.CHUNK, Segment.SEALED])
     report(
-        known,
+        is_unknown,
         "A row has an unknown state",
         ", ".join((Segment.CHUNK, Segment.SEALED, *OUT_OF_LOG)),
         column["state"],
@@ -155,11 +159,12 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
             expected = f"segments of the offsets {row.log_start_offset} to {row.log_end_offset - 1}"
             add("A partition that is not empty has no segments", expected=expected, found="none")
         return
-    base, end = live.column("base_offset").to_numpy(), live.column("next_offset").to_numpy()
+    base = live.column("base_offset").to_numpy()
+    end = live.column("next_offset").to_numpy()
     paths = live.column("path").to_pylist()
     if base[0] > row.log_start_offset:
-        message, expected = "The first segment begins behind the log start offset", f"≤ {row.log_start_offset}"
-        add(message, path=paths[0], expected=expected, found=int(base[0]))
+        message = "The first segment begins behind the log start offset"
+        add(message, path=paths[0], expected=f"≤ {row.log_start_offset}", found=int(base[0]))
     if end[-1] != row.log_end_offset:
         message = "The last segment does not end at the log end offset"
         add(message, path=paths[-1], expected=row.log_end_offset, found=int(end[-1]))
@@ -170,8 +175,8 @@ def _check_order(row: Partition, live: pa.Table, findings: Findings) -> None:
         add(message, path=paths[number + 1], expected=expected, found=int(base[number + 1]))
     state = live.column("state").to_numpy(zero_copy_only=False)
     for number in np.flatnonzero((state[1:] == Segment.SEALED) & (state[:-1] == Segment.CHUNK)):
-        message, path = "A sealed segment lies behind one of the active segment", paths[number + 1]
-        add(message, rule="M21", path=path, expected=Segment.CHUNK, found=Segment.SEALED)
+        message = "A sealed segment lies behind one of the active segment"
+        add(message, rule="M21", path=paths[number + 1], expected=Segment.CHUNK, found=Segment.SEALED)
 
 
 def _check_removed(segments: pa.Table, findings: Findings) -> None:
@@ -207,9 +212,12 @@ def check_files(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: Fin
                 rule = "R6" if suffix == LOG_SUFFIX else "I8"
                 add(f"A segment's {suffix} is missing", rule=rule, found="no file")
             elif info.size != size:
-                rule, byte_position = "R6" if info.size < size else "I1", min(size, info.size)
-                message, found = f"A segment's {suffix} is not as long as its row says", f"{info.size} bytes"
-                add(message, rule=rule, byte_position=byte_position, found=found)
+                add(
+                    f"A segment's {suffix} is not as long as its row says",
+                    rule="R6" if info.size < size else "I1",
+                    byte_position=min(size, info.size),
+                    found=f"{info.size} bytes",
+                )
     lately = pc.greater(snapshot.segments.column("removed_ms"), kept_since_ms)
     for path, partition in _places(snapshot.segments.filter(lately)):
         if path not in files:
@@ -236,7 +244,8 @@ def _own_files(rows: pa.Table) -> pa.Table:
 
 def _names(topic: str, rows: pa.Table) -> np.ndarray:
     """int64[]: the base offset in each file's name, -1 for a path that is not a path of the partition."""
-    paths, own = rows.column("path").to_pylist(), has_own_path(topic, rows).to_pylist()
+    paths = rows.column("path").to_pylist()
+    own = has_own_path(topic, rows).to_pylist()
     digits = (path.rpartition("/")[2][:BASE_OFFSET_DIGITS] for path in paths)
     return np.array([int(name) if is_own else -1 for name, is_own in zip(digits, own, strict=True)], np.int64)
 
@@ -274,8 +283,12 @@ def check_topic(snapshot: Snapshot, findings: Findings) -> None:
             found = f"{hole.start_offset} to {hole.end_offset}"
             findings.add("A hole has no offsets", rule="M27", partition=hole.partition, expected="some", found=found)
     for transaction in Undecided.of(snapshot.states):
-        message, expected = "A captured transaction is undecided", "its end (segments capture --recapture: a true copy)"
-        findings.add(message, partition=transaction.partition, expected=expected, found=transaction)
+        findings.add(
+            "A captured transaction is undecided",
+            partition=transaction.partition,
+            expected="its end (segments capture --recapture: a true copy)",
+            found=transaction,
+        )
     for number, captured in Captured.of(snapshot.states).items():
         if captured.late:
             expected = "within delete.retention.ms of the time before"

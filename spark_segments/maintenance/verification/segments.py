@@ -108,7 +108,8 @@ class _SegmentLook:
         self._start_offset = segment.file_base_offset if task.by_kafka else segment.name_offset
         self._examination = Examination.of(storage, segment, self._start_offset)
         self._seen = self._examination.figures
-        self._least_ms, self._has_control = LONG_MAX, False  # the least timestamp
+        self._least_ms = LONG_MAX  # the least timestamp
+        self._has_control = False
         self._last_record_offset = segment.name_offset - 1
         self._without_epoch = True
         self._events: list[TransactionEvents] = []
@@ -143,7 +144,7 @@ class _SegmentLook:
                 steps = self._examination.steps(segment.byte_position, check_crc=False)
                 indexes.check_rebuilt(self._seen.max_timestamp_ms, by_broker=not self._without_epoch, steps=steps)
         transactions = SegmentTransactions(
-            segment.place, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._said_aborted()
+            segment.place, segment.txn_index_path, TransactionEvents.concatenate(self._events), self._indexed_aborted()
         )
         return SegmentFacts(
             segment,
@@ -196,9 +197,11 @@ class _SegmentLook:
         self._lost_from = None
 
     def _lose(self, start: int, end: int) -> None:
-        start, end = max(start, self._segment.base_offset), min(end, self._segment.next_offset)
-        if start < end:
-            self._lost.append((start, end))
+        # Clipped to the row: what a file has outside of it is not in the log, and a hole there would be no loss.
+        first = max(start, self._segment.base_offset)
+        last = min(end, self._segment.next_offset)
+        if first < last:
+            self._lost.append((first, last))
 
     # Batches and records
 
@@ -225,17 +228,20 @@ class _SegmentLook:
 
     def _note_offsets(self, batches: BatchTable) -> None:
         """Notes which offsets of the log the batches are for, as far as the row has them."""
-        segment, shift = self._segment, self._segment.offset_shift
+        segment = self._segment
+        shift = segment.offset_shift
         self._was_cleaned |= batches.has_cleaned()
         batches = batches.take(batches.last_offset + shift >= segment.base_offset)
         batches = batches.take(batches.base_offset + shift < segment.next_offset)
         if len(batches):
+            # A batch may reach over an end of the row, which is clipped in it: a gap is looked for within the log.
             first = max(int(batches.base_offset[0]) + shift, segment.base_offset)
-            first = first if self._offsets is None else self._offsets[0]
-            self._offsets = first, min(int(batches.last_offset[-1]) + shift + 1, segment.next_offset)
+            end = min(int(batches.last_offset[-1]) + shift + 1, segment.next_offset)
+            self._offsets = (first if self._offsets is None else self._offsets[0], end)
 
     def _check_range(self, batches: BatchTable) -> None:
-        segment, shift = self._segment, self._segment.offset_shift
+        segment = self._segment
+        shift = segment.offset_shift
         if segment.file_base_offset != segment.name_offset:
             return  # a clipped row: some of the file is not in the log
         for row in np.flatnonzero(batches.last_offset + shift >= segment.next_offset)[:1]:
@@ -253,8 +259,9 @@ class _SegmentLook:
         self._without_epoch &= bool((~legacy & (batches.leader_epoch == NO_LEADER_EPOCH)).all())
         offset = batches.base_offset + self._segment.offset_shift
         epochs = LeaderEpochs(self._task.leader_epochs).epochs_of(offset)
-        known = (epochs >= 0) & (offset >= self._task.log_start_offset)
-        wrong = (known & (epochs != batches.leader_epoch)) | (batches.leader_epoch < NO_LEADER_EPOCH)
+        # Below the log start the history is cut: a batch there may have an epoch that it lacks by now.
+        has_history = (epochs >= 0) & (offset >= self._task.log_start_offset)
+        wrong = (has_history & (epochs != batches.leader_epoch)) | (batches.leader_epoch < NO_LEADER_EPOCH)
         for row in np.flatnonzero(wrong & (batches.leader_epoch != NO_LEADER_EPOCH)):
             self._findings.add(
                 "A batch's leader epoch is not that of its offset",
@@ -266,13 +273,17 @@ class _SegmentLook:
 
     def _check_records(self, window: Window) -> tuple[int, int]:
         """(tombstones, records) of the batches, each record decoded; bad ones are reported and passed over."""
-        tombstones = records = 0
-        parts, bad_batches = [window], 0
+        tombstones = 0
+        records = 0
+        parts = [window]
+        # Counted, since each bad batch costs another reading of the rest: a file of noise would be read without end.
+        bad_batches = 0
         while parts and bad_batches < MOST_OF_A_KIND:
             part = parts.pop(0)
             try:
-                counts = self._decode(part)
-                tombstones, records = tombstones + counts[0], records + counts[1]
+                part_tombstones, part_records = self._decode(part)
+                tombstones += part_tombstones
+                records += part_records
             except CorruptBatchError as error:
                 self._damage_of(error, is_lost=True)
                 bad = max(
@@ -280,6 +291,7 @@ class _SegmentLook:
                 )
                 shift = self._segment.offset_shift
                 self._lose(int(part.batches.base_offset[bad]) + shift, int(part.batches.last_offset[bad]) + shift + 1)
+                # The batches on both sides are read for themselves: |before|bad|behind|
                 parts = [part.take(slice(0, bad)), part.take(slice(bad + 1, None)), *parts]
                 bad_batches += 1
         return tombstones, records
@@ -287,7 +299,9 @@ class _SegmentLook:
     def _decode(self, window: Window) -> tuple[int, int]:
         """(tombstones, records) of the batches, at the offsets in the file."""
         batches = window.batches
-        last_offset, tombstones, records = self._last_record_offset, 0, 0
+        last_offset = self._last_record_offset
+        tombstones = 0
+        records = 0
         largest = np.full(len(batches), -1, np.int64)
         for decoded in self._decoded(replace(window, offset_shift=0)):
             offset = decoded.column(0).to_numpy()
@@ -302,7 +316,8 @@ class _SegmentLook:
                     expected=f"an offset above {offset[first - 1] if first else last_offset}",
                     found=int(offset[first]),
                 )
-            last_offset, self._least_ms = int(offset[-1]), min(self._least_ms, int(timestamp_us.min()) // 1000)
+            last_offset = int(offset[-1])
+            self._least_ms = min(self._least_ms, int(timestamp_us.min()) // 1000)
             begins = np.flatnonzero(np.diff(of_batch, prepend=-1))
             largest_ms = np.maximum.reduceat(timestamp_us, begins) // 1000
             largest[of_batch[begins]] = np.maximum(largest[of_batch[begins]], largest_ms)
@@ -336,20 +351,23 @@ class _SegmentLook:
 
     def _check_row(self) -> None:
         """Checks that the row's figures agree with its file."""
-        segment, seen = self._segment, self._seen
+        segment = self._segment
+        seen = self._seen
         if seen.offset_of_max_timestamp >= 0:
             seen = replace(seen, offset_of_max_timestamp=seen.offset_of_max_timestamp + segment.offset_shift)
         for name, meaning in _FIGURES.items():
-            said, true = getattr(segment, name), getattr(seen, name)
-            if said != true and not (name == "tombstones" and said < 0):  # not counted
+            figure = getattr(segment, name)
+            expected = getattr(seen, name)
+            is_uncounted = name == "tombstones" and figure < 0
+            if figure != expected and not is_uncounted:
                 self._findings.add(
-                    f"The row does not say the {meaning} of its file", rule="M16", expected=true, found=said
+                    f"The row does not say the {meaning} of its file", rule="M16", expected=expected, found=figure
                 )
         least_ms = segment.min_timestamp_ms
         if least_ms is not None and (self._least_ms < least_ms or self._has_control):
             found = "a control record" if self._has_control else self._least_ms
-            message, expected = "The row does not say the least timestamp of its file", f"at most {least_ms}"
-            self._findings.add(message, rule="M16", expected=expected, found=found)
+            message = "The row does not say the least timestamp of its file"
+            self._findings.add(message, rule="M16", expected=f"at most {least_ms}", found=found)
         if segment.state == Segment.CHUNK and segment.file_base_offset == segment.name_offset and seen.batches:
             end = seen.next_offset + segment.offset_shift
             if end > segment.next_offset or (end < segment.next_offset and not self._task.may_end_early):
@@ -372,12 +390,12 @@ class _SegmentLook:
             return None  # found by comparing files with rows
         return data if len(data) == size else None
 
-    def _said_aborted(self) -> AbortedTransactions:
+    def _indexed_aborted(self) -> AbortedTransactions:
         segment = self._segment
         try:
             data = self._read(segment.txn_index_path, segment.txn_index_bytes) if segment.txn_index_bytes else b""
-            said = parse_txn_index(data or b"", path=segment.txn_index_path)
+            aborted = parse_txn_index(data or b"", path=segment.txn_index_path)
         except CorruptBatchError as error:
             self._findings.add_error(error, rebuilds=segment.place, rule="I7")
             return AbortedTransactions.of()
-        return said.shifted(segment.offset_shift)
+        return aborted.shifted(segment.offset_shift)

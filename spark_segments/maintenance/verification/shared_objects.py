@@ -42,7 +42,8 @@ def check_objects(snapshot: Snapshot, files: Mapping[str, FileInfo], findings: F
     rows = Segment.of_table(live.filter(pc.is_valid(live.column("index_position"))))
     objects = []
     for path, group in groupby(sorted(rows, key=lambda row: (row.path, row.byte_position)), lambda row: row.path):
-        runs, add = list(group), partial(findings.add, path=path)
+        runs = list(group)
+        add = partial(findings.add, path=path)
         for before, after in pairwise(runs):
             if after.byte_position < before.end_position:
                 message = "Two rows share bytes of a shared object"
@@ -69,25 +70,24 @@ def _check_footer(storage: Storage, topic: str, earlier_ids: frozenset[str], sha
     except (CorruptBatchError, MissingFileError) as error:
         findings.add_error(error, rule="O3")
         return findings.found
-    add, topic_id = partial(findings.add, rule="O3"), shared.rows[0].topic_id
+    add = partial(findings.add, rule="O3")
+    topic_id = shared.rows[0].topic_id
     if footer.topic_id not in {topic_id, *earlier_ids}:
         message = "A shared object is another topic's"
         add(message, byte_position=footer.byte_position, expected=topic_id, found=footer.topic_id)
-    said = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
+    runs = {(run["partition"].item(), run["position"].item()): run for run in footer.runs}
     for row, true in zip(shared.rows, footer_runs(shared.rows), strict=True):
-        run = said.get((row.partition, row.byte_position))
+        run = runs.get((row.partition, row.byte_position))
         at: dict[str, Any] = {"partition": row.partition, "byte_position": row.byte_position}
         if run is None:
-            message, expected = (
-                "A row names a run that its shared object does not have",
-                f"a run of partition {row.partition}",
-            )
-            add(message, **at, expected=expected, found="none in the footer")
+            message = "A row names a run that its shared object does not have"
+            add(message, **at, expected=f"a run of partition {row.partition}", found="none in the footer")
             continue
-        if wrong := [name for name in _FIELDS if run[name] != true[name]]:
-            said_by_footer, said_by_row = (", ".join(f"{name} {by[name]}" for name in wrong) for by in (run, true))
-            message = "A row and the footer of its shared object differ"
-            add(message, **at, expected=said_by_footer, found=said_by_row)
+        wrong = [name for name in _FIELDS if run[name] != true[name]]
+        if wrong:
+            in_footer = ", ".join(f"{name} {run[name]}" for name in wrong)
+            in_row = ", ".join(f"{name} {true[name]}" for name in wrong)
+            add("A row and the footer of its shared object differ", **at, expected=in_footer, found=in_row)
     return findings.found
 
 

@@ -18,7 +18,9 @@ from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES, AbortedTra
 from spark_segments.format.window import Window
 from spark_segments.log.findings import Findings
 
-DATA, ABORT, COMMIT = 0, 1, 2
+DATA = 0
+ABORT = 1
+COMMIT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class SegmentTransactions:
     log_path: str
     index_path: str
     events: TransactionEvents
-    said: AbortedTransactions
+    indexed: AbortedTransactions
 
 
 def events_of(window: Window) -> TransactionEvents | None:
@@ -64,18 +66,17 @@ def events_of(window: Window) -> TransactionEvents | None:
     kind = np.full(len(batches), DATA, np.int8)
     markers = control.read_markers(window.with_batches(batches.take(is_control)))
     kind[is_control] = np.select([markers.type == layout.ABORT, markers.type == layout.COMMIT], [ABORT, COMMIT], -1)
-    known = kind >= 0  # an emptied control batch says nothing
-    batches, kind = batches.take(known), kind[known]
-    order = np.argsort(batches.producer_id, kind="stable")
-    producer_id, kind = batches.producer_id[order], kind[order]
-    first = np.ones(len(order), bool)
-    first[1:] = (producer_id[1:] != producer_id[:-1]) | (kind[:-1] != DATA)
-    kept = np.sort(order[(kind != DATA) | first])
-    ordered_kind = np.empty(len(order), np.int8)
-    ordered_kind[order] = kind
-    return TransactionEvents(
-        batches.producer_id[kept], batches.base_offset[kept] + window.offset_shift, ordered_kind[kept]
-    )
+    is_event = kind >= 0  # an emptied control batch says nothing
+    batches = batches.take(is_event)
+    kind = kind[is_event]
+    # Of a producer's data only the first batch behind a marker can begin a transaction: a window has few events then.
+    by_producer = np.argsort(batches.producer_id, kind="stable")
+    producer_id = batches.producer_id[by_producer]
+    producer_kind = kind[by_producer]
+    is_first = np.ones(len(by_producer), bool)
+    is_first[1:] = (producer_id[1:] != producer_id[:-1]) | (producer_kind[:-1] != DATA)
+    kept = np.sort(by_producer[(producer_kind != DATA) | is_first])
+    return TransactionEvents(batches.producer_id[kept], batches.base_offset[kept] + window.offset_shift, kind[kept])
 
 
 def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTransactions]:
@@ -109,19 +110,22 @@ def check_transactions(
     data = every.kind == DATA
     for segment in segments:
         add = partial(findings.add, rule="I6", path=segment.index_path, rebuilds=segment.log_path)
-        said = {(pid, last): (first, stable) for pid, first, last, stable in _rows(segment.said)}
+        entries = {(pid, last): (first, stable) for pid, first, last, stable in _rows(segment.indexed)}
         for number, (pid, first, last, stable) in enumerate(_rows(aborted[segment.log_path])):
-            entry = said.pop((pid, last), None)
+            entry = entries.pop((pid, last), None)
             if entry is None or entry[0] > first or entry[1] > stable:
                 message = "The transaction index does not show a transaction that was aborted"
                 expected = f"producer {pid}, offsets {first} to {last}, last stable offset {stable}"
                 found = "none" if entry is None else f"offsets {entry[0]} to {last}, last stable offset {entry[1]}"
                 add(message, byte_position=number * TXN_ENTRY_BYTES, expected=expected, found=found)
-        for (pid, last), (first, _) in said.items():
+        for (pid, last), (first, _) in entries.items():
             inside = data & (every.producer_id == pid) & (every.offset >= first) & (every.offset <= last)
             if inside.any():
-                message, found = "The transaction index shows as aborted what was not", f"offsets {first} to {last}"
-                add(message, expected="no such entry", found=f"producer {pid}, {found}")
+                add(
+                    "The transaction index shows as aborted what was not",
+                    expected="no such entry",
+                    found=f"producer {pid}, offsets {first} to {last}",
+                )
 
 
 def _rows(aborted: AbortedTransactions) -> list[tuple[int, int, int, int]]:
