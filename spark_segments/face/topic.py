@@ -310,7 +310,7 @@ def altered(config: Mapping[str, str | None], partitions: int | None, defaults: 
         added = [Partition(snapshot.topic_id, number) for number in range(count, partitions or count)]
         if overrides == snapshot.config and not added:
             return None
-        topic = dataclasses.replace(Eras.begun(snapshot), config=overrides) if added else None
+        topic = dataclasses.replace(Eras.topic_row(snapshot), config=overrides) if added else None
         return Change(Operation.ALTER, config=overrides, partitions=added, topic=topic)
 
     return plan

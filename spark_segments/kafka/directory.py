@@ -37,7 +37,7 @@ from spark_segments.kafka.partition import (
 )
 from spark_segments.kafka.recovered_log import Note, RecoveryReport
 from spark_segments.kafka.verification import add_report, check_listing, check_log_directory
-from spark_segments.log import Eras, Findings, Partition, Segment, Snapshot, StandIns, TopicRow
+from spark_segments.log import Eras, Findings, Partition, Segment, Snapshot, TopicRow
 from spark_segments.storage import FileInfo, Storage
 
 _PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
@@ -232,10 +232,8 @@ class KafkaDirectory:
             committed_ms=max((row.created_ms for row in segments), default=0),
             partitions=Partition.table(replace(partition.partition, topic_id=topic_id) for partition in recovered),
             states=Eras.unknown(TopicRow(topic_id, {})).states,
-            stand_ins=StandIns(
-                _merged(partition.log.offset_indexes for partition in recovered),
-                _merged(partition.log.aborted for partition in recovered),
-            ),
+            offset_indexes=_merged(partition.log.offset_indexes for partition in recovered),
+            aborted=_merged(partition.log.aborted for partition in recovered),
             report=report,
             cleaned=cleaned,
             is_replicated=self._high_watermarks is not None,

@@ -74,9 +74,9 @@ class Landing:
                 if theirs.partition in partitions
             ]
             holes = [hole for partition in landed for hole in partition.holes]
-            row = Hole.noted(current, holes) if holes else current.topic_row
+            row = Hole.topic_row(current, holes) if holes else current.topic_row
             # A capture takes what lies behind its last batch for records of a writer, and these are the cluster's.
-            topic = CapturedBatch.without(row, [copy[1].partition for copy in copies])
+            topic = CapturedBatch.topic_row_without(row, [copy[1].partition for copy in copies])
             change = Change(
                 Operation.IMPORT,
                 add=[row for partition in landed for row in partition.added],

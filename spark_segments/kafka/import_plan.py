@@ -248,7 +248,7 @@ def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> I
 def _task(
     current: Snapshot, found: KafkaSnapshot, row: Segment, start: int, replaces: tuple[Segment, ...] = ()
 ) -> SegmentCopy:
-    return SegmentCopy(found.topic, current.topic_id, row, start, found.stand_ins.aborted.get(row.path), replaces)
+    return SegmentCopy(found.topic, current.topic_id, row, start, found.aborted.get(row.path), replaces)
 
 
 def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:

@@ -45,7 +45,6 @@ from spark_segments.lake.table_plan import TablePlan, TableSince, TopicSince, pl
 from spark_segments.lake.topic_columns import COLUMNS, TopicColumns
 from spark_segments.log import (
     Eras,
-    LatestPart,
     LogDirectory,
     Report,
     Scan,
@@ -334,8 +333,8 @@ class Update:
             return False
         offsets = rival_offsets(snapshot, self.before, eras.ranks(changed))
         ranked = Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW)
-        # Not `Scan.parts`: these are the records that the table has reached, and their partitions are compared here.
-        parts = LatestPart.planned(snapshot, self._scan(offsets, ranked).offsets, ranked, PART_BYTES)
+        # These are the records that the table has reached, and their partitions are compared here.
+        parts = self._scan(offsets, ranked).parts(PART_BYTES, within_partitions=True)
         return any(self.call.run(partial(have_newer, self.scan.storage, eras, changed), _tasks(parts)))
 
     # Commit

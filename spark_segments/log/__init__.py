@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest import row_tables as row_tables
     from spark_segments.log.manifest.manifest import Manifest as Manifest
     from spark_segments.log.manifest.state.snapshot import Snapshot as Snapshot
-    from spark_segments.log.manifest.state.snapshot import StandIns as StandIns
     from spark_segments.log.manifest.state.topic_log import TableState as TableState
-    from spark_segments.log.reading.latest import LatestPart as LatestPart
     from spark_segments.log.reading.scan import Scan as Scan
     from spark_segments.log.reading.scan_plan import ScanPart as ScanPart
     from spark_segments.log.reading.scan_plan import Selection as Selection
@@ -67,8 +65,8 @@ if TYPE_CHECKING:
     from spark_segments.log.key_offsets import KeyRanges as KeyRanges
     from spark_segments.log.manifest.rows import Partition as Partition
     from spark_segments.log.manifest.rows import Segment as Segment
-    from spark_segments.log.manifest.state.states import Captured as Captured
-    from spark_segments.log.manifest.state.states import CapturedBatch as CapturedBatch
+    from spark_segments.log.manifest.state.captures import Captured as Captured
+    from spark_segments.log.manifest.state.captures import CapturedBatch as CapturedBatch
     from spark_segments.log.manifest.state.states import Erasure as Erasure
     from spark_segments.log.manifest.state.states import Hole as Hole
     from spark_segments.log.manifest.state.states import Undecided as Undecided

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from spark_segments.config import TopicConfig
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.manifest.state.captures import Captured
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import Captured, Hole, Undecided
+from spark_segments.log.manifest.state.states import Hole, Undecided
 
 
 def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:

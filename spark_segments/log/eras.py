@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifest.state.captures import Captured
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import PARTITIONS_ADDED, Captured, reading
+from spark_segments.log.manifest.state.states import PARTITIONS_ADDED, reading
 from spark_segments.log.manifest.topic_row import TopicRow
 
 MOST_ADDITIONS = 100
@@ -70,7 +71,7 @@ class Eras:
         return dataclasses.replace(row, states={**Eras.UNKNOWN, **row.states})
 
     @staticmethod
-    def begun(snapshot: Snapshot, appended: Iterable[Partition] = ()) -> TopicRow:
+    def topic_row(snapshot: Snapshot, appended: Iterable[Partition] = ()) -> TopicRow:
         """The topic's row with an era that begins at the log ends of a snapshot, or behind what is `appended` to these
         partitions, unless nothing came since the last.
         """
@@ -90,11 +91,11 @@ class Eras:
         )
 
     @staticmethod
-    def ended_by_erasure(snapshot: Snapshot, appended: Iterable[Partition]) -> TopicRow:
+    def topic_row_after_erasure(snapshot: Snapshot, appended: Iterable[Partition]) -> TopicRow:
         """The topic's row with an era that ends behind the tombstones of an erasure, which are `appended` to these
         partitions. It does not change where each partition has keys of its own.
         """
-        return snapshot.topic_row if Eras.of(snapshot) is None else Eras.begun(snapshot, appended)
+        return snapshot.topic_row if Eras.of(snapshot) is None else Eras.topic_row(snapshot, appended)
 
     def ranks(self, rows: pa.RecordBatch | pa.Table) -> np.ndarray:
         """int64[4, n] of rows with the columns RANKED: partition, offset, timestamp and era. Of records of a key in

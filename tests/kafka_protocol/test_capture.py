@@ -27,8 +27,8 @@ from spark_segments.kafka_protocol.serving.apis import VERSIONS, fetch
 from spark_segments.kafka_protocol.serving.credentials import Users
 from spark_segments.kafka_protocol.serving.views import Views
 from spark_segments.log.manifest.commit.change import Change
+from spark_segments.log.manifest.state.captures import Captured
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import Captured
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.maintenance import roll, verify
 from verification.kafka_protocol.fetching import fetched_batches
@@ -374,6 +374,18 @@ def test_a_compacted_topic_that_was_away_too_long_says_so(source, log):
     assert [one.message for one in verify(log).findings] == ["A compacted partition was captured late"]
 
 
+@pytest.mark.parametrize("config", [{"cleanup.policy": "delete"}, {"delete.retention.ms": "900000000"}], ids=str)
+def test_a_topic_that_the_cluster_compacts_is_late_whatever_its_settings_here_say(source, log, config):
+    source.create_topic("keyed", config={"cleanup.policy": "compact"})
+    source.topic("keyed").append([{"key": "a", "value": "1"}])
+    with playing(Views(source, interval_seconds=0)) as address:
+        capture(log, address, ["keyed"])
+        log.topic("keyed").alter(config)
+        away(log, "keyed", 0, 86_400_000)
+        [line] = capture(log, address, ["keyed"]).partitions
+    assert line["late"]
+
+
 def test_a_first_capture_is_not_late_where_tombstones_may_go_at_once(source, log):
     """A cleaner keeps a tombstone in one round and removes it in a later one."""
     source.create_topic("keyed", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
@@ -389,7 +401,7 @@ def away(log: LogDir, topic: str, partition: int, time_ms: int) -> None:
     def plan(current: Snapshot) -> Change:
         noted = Captured.of(current.states)[partition]
         before = dataclasses.replace(noted, at_ms=noted.at_ms - time_ms - 1)
-        return Change(CAPTURE, topic=Captured.noted(current.topic_row, {partition: before}))
+        return Change(CAPTURE, topic=Captured.topic_row(current.topic_row, {partition: before}))
 
     log.topic(topic).manifest.commit(plan)
 

@@ -94,10 +94,8 @@ def test_a_scan_stands_in_for_a_missing_transaction_index(txn):
         file.unlink()
     log = LogDir.open(str(txn))
     snapshot = log.topic("txn").snapshot
-    assert (
-        len(snapshot.stand_ins.aborted) == len([note for note in snapshot.report.notes if "txnindex" in note.path]) == 6
-    )
-    for path, aborted in snapshot.stand_ins.aborted.items():
+    assert len(snapshot.aborted) == len([note for note in snapshot.report.notes if "txnindex" in note.path]) == 6
+    for path, aborted in snapshot.aborted.items():
         assert txn_index_bytes(aborted) == (golden_dir("txn-0") / path.replace(".log", ".txnindex")).read_bytes()
     assert records_of(log.topic("txn").scan(isolation="read_committed").batches()) == committed_records("txn-0")
 
@@ -118,7 +116,7 @@ def test_a_scan_stands_in_for_a_transaction_index_that_lies(lie, txn):
     file = txn / "00000000000000001288.txnindex"
     file.write_bytes(lie(file.read_bytes()))
     log = LogDir.open(str(txn))
-    assert list(log.topic("txn").snapshot.stand_ins.aborted) == ["00000000000000001288.log"]
+    assert list(log.topic("txn").snapshot.aborted) == ["00000000000000001288.log"]
     assert any(note.path == file.name for note in log.topic("txn").snapshot.report.notes)
     assert records_of(log.topic("txn").scan(isolation="read_committed").batches()) == committed_records("txn-0")
 

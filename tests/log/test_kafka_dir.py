@@ -106,8 +106,8 @@ def test_the_sidecars_of_an_undamaged_directory_are_all_true(name):
     snapshot = LogDir.open(str(golden_dir(name))).topic(topic).snapshot
     if "txn-compact" not in name:  # the cleaner keeps entries of transactions whose data it took
         assert snapshot.report.notes == ()
-    assert snapshot.stand_ins.offset_indexes == {}
-    assert snapshot.stand_ins.aborted == {}
+    assert snapshot.offset_indexes == {}
+    assert snapshot.aborted == {}
     for row in snapshot.live_of(partition):
         directory = golden_dir(name)
         if name not in LIVE_DIRECTORIES:

@@ -188,9 +188,9 @@ def test_only_the_dirty_head_is_read_for_its_keys(log):
     histories.clean_all()
     bounds = log.topic("orders").offsets()
     clean = list(log.topic("orders").scan(view="latest").parts())
-    assert clean and all(part.against == () for part in clean)
+    assert clean and all(part.rivals == () for part in clean)
     log.topic("orders").append(pa.table({"partition": pa.array([1], pa.int32()), "key": [b"k0"], "value": [b"new"]}))
     parts = log.topic("orders").scan(view="latest").parts()
-    heads = {part.partition: part.against for part in parts}
+    heads = {part.partition: part.rivals for part in parts}
     assert heads.pop(0, ()) == ()
     assert [(one.start_offset, one.end_offset) for one in heads[1]] == [(bounds[1][1], bounds[1][1] + 1)]

@@ -127,6 +127,6 @@ def test_many_erasures_are_remembered_up_to_a_bound():
 
     row = TopicRow("AAAAAAAAAAAAAAAAAAAAAQ", {})
     for number in range(MOST_ERASURES + 10):
-        row = ErasedTombstones.added(row, [ErasedTombstones(0, 2 * number, 2 * number + 1)])
+        row = ErasedTombstones.topic_row(row, [ErasedTombstones(0, 2 * number, 2 * number + 1)])
     kept = ErasedTombstones.of(row.states)
     assert len(kept) == MOST_ERASURES and (kept[0].start_offset, kept[0].end_offset) == (0, 21)

@@ -310,7 +310,7 @@ MUTANTS = (
         "compact",
         "an erasure hides later values in other partitions",
         "maintenance/erasure/erase.py",
-        "    row = Eras.ended_by_erasure(snapshot, appended.partitions)\n",
+        "    row = Eras.topic_row_after_erasure(snapshot, appended.partitions)\n",
         "    row = snapshot.topic_row\n",
         "tests/log/test_erased_across.py::test_a_value_that_is_written_after_an_erasure_is_seen_whatever_its_time",
     ),
@@ -318,7 +318,7 @@ MUTANTS = (
         "compact",
         "an erased key's tombstone waits for a stranger's record",
         "maintenance/erasure/erase.py",
-        "    return ErasedTombstones.added(row, tombstones)\n",
+        "    return ErasedTombstones.topic_row(row, tombstones)\n",
         "    return row\n",
         "tests/maintenance/test_expired_tombstones.py::"
         "test_a_horizon_that_has_passed_makes_an_erased_keys_partition_due_by_itself",
@@ -344,8 +344,8 @@ MUTANTS = (
         "compact",
         "the era of an erasure begins before its tombstones",
         "maintenance/erasure/erase.py",
-        "    row = Eras.ended_by_erasure(snapshot, appended.partitions)\n",
-        "    row = Eras.ended_by_erasure(snapshot, ())\n",
+        "    row = Eras.topic_row_after_erasure(snapshot, appended.partitions)\n",
+        "    row = Eras.topic_row_after_erasure(snapshot, ())\n",
         "tests/log/test_erased_across.py::test_a_writer_that_chooses_partitions_is_seen_after_an_erasure",
     ),
     Mutant(
@@ -988,7 +988,7 @@ MUTANTS = (
         "durability",
         "a commit stands on a version that is not on disk",
         "log/manifest/commit/committing.py",
-        "        delta.prepare(state.table, [*map(self.log.store.path, files.added), note_path])\n",
+        "        delta.prepare(state.table, [*map(self.log.store.path, files.added), note_path, *self.other_notes])\n",
         "        pass\n",
         "tests/log/test_forced_appends.py::test_a_version_that_another_process_committed_is_forced_before_a_commit_on_top_of_it",
     ),
@@ -1166,9 +1166,34 @@ MUTANTS = (
         "rebuild",
         "merged rows take the place of a commit whose file is lost",
         "log/manifest/commit/upkeep.py",
-        "        check_none_lost(log, state)\n",
+        "        check_none_lost(log, state, notes)\n",
         "",
         "tests/maintenance/rebuild/test_lost_commit.py::test_files_of_rows_are_not_merged_on_top_of_it",
+    ),
+    Mutant(
+        "rebuild",
+        "a commit of a writer without notes hides all that follow it",
+        "log/manifest/commit/committing.py",
+        "        note_paths = [] if state.is_gone else write_missing_notes(self.log, state, notes)\n",
+        "        note_paths = []\n",
+        "tests/maintenance/rebuild/test_other_writers.py::test_our_commits_behind_another_writers_are_rebuilt",
+    ),
+    Mutant(
+        "rebuild",
+        "the note of a try that lost counts as that of the commit",
+        "log/manifest/recovery/missing_notes.py",
+        "            if commit.name in notes.by_version.get(commit.name.version, ()):\n",
+        "            if notes.by_version.get(commit.name.version, ()):\n",
+        "tests/maintenance/rebuild/test_other_writers.py::test_a_note_of_a_try_that_lost_is_not_that_of_the_commit",
+    ),
+    Mutant(
+        "rebuild",
+        "a commit that cannot have a note any more is followed by no recovery copy",
+        "log/manifest/commit/committing.py",
+        "        self.lacks_notes = note_paths is None\n",
+        "        self.lacks_notes = False\n",
+        "tests/maintenance/rebuild/test_other_writers.py::"
+        "test_where_the_rows_of_a_commit_are_gone_the_next_commit_writes_a_recovery_copy",
     ),
     Mutant(
         "rebuild",
@@ -1423,7 +1448,7 @@ MUTANTS = (
         "pairs",
         "an erasure hides what is appended to other partitions",
         "maintenance/erasure/erase.py",
-        "    row = Eras.ended_by_erasure(snapshot, appended.partitions)\n",
+        "    row = Eras.topic_row_after_erasure(snapshot, appended.partitions)\n",
         "    row = snapshot.topic_row\n",
         "tests/test_pairs.py::test_what_once_went_wrong_goes_right[an-erasure-after-partitions-were-added]",
     ),
@@ -1514,6 +1539,27 @@ MUTANTS = (
         "            window = window_from(window, begin)\n",
         "            pass\n",
         "tests/test_pairs.py::test_what_once_went_wrong_goes_right[a-capture-from-the-midst-of-a-batch]",
+    ),
+    Mutant(
+        "pairs",
+        "a key is looked for only where murmur2 puts it",
+        "cli/records/consume.py",
+        "        return [*range(len(topic.offsets()))] if self.partition is None else [self.partition]\n",
+        "        from spark_segments.format.encoding.partitioner import murmur2_partitions\n\n"
+        "        numbers = [*range(len(topic.offsets()))] if self.partition is None else [self.partition]\n"
+        "        if self.partition is None and self.key is not None:\n"
+        "            numbers = murmur2_partitions(pa.array([self.key], pa.binary()), len(numbers)).tolist()\n"
+        "        return numbers\n",
+        "tests/test_pairs.py::test_what_once_went_wrong_goes_right[another-partitioner]",
+    ),
+    Mutant(
+        "pairs",
+        "a capture is late by the settings here alone",
+        "kafka_protocol/capturing/topic_capture.py",
+        "        if any(now_ms - captured.at_ms > LEAST_LATE_MS for captured in noted):\n",
+        "        if False:\n",
+        "tests/kafka_protocol/test_capture.py::"
+        "test_a_topic_that_the_cluster_compacts_is_late_whatever_its_settings_here_say",
     ),
     Mutant(
         "pairs",

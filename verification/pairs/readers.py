@@ -22,7 +22,7 @@ from spark_segments.polars import scan_topic
 from verification.kafka_protocol.serving import consumer, serving
 from verification.kills.table_rows import content
 from verification.pairs.model import Place, Record
-from verification.pairs.operations import ARCHIVES, succeeded
+from verification.pairs.operations import ARCHIVES, is_compacting, succeeded
 from verification.pairs.world import Ran, World, check_equal, rows_by_place, segments
 from verification.world.stores.memory_store import memory_log
 
@@ -92,8 +92,11 @@ def latest(world: World) -> None:
 
 
 def deep_verification(world: World) -> None:
-    report = verify(world.log, topics=[world.topic], deep=True)
-    assert report.ok, f"finds {[str(finding) for finding in report.findings][:3]}"
+    """A capture that was away for days may say so, where the topic is compacted here or in the cluster."""
+    findings = verify(world.log, topics=[world.topic], deep=True).findings
+    if world.is_captured and is_compacting(world):
+        findings = [finding for finding in findings if finding.message != "A compacted partition was captured late"]
+    assert not findings, f"finds {[str(finding) for finding in findings][:3]}"
 
 
 # Engines

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,6 +212,37 @@ def footer(runs: Sequence[tuple[int, ...]], topic_id: str = TOPIC_ID) -> bytes:
 # Topics
 
 
+def digest(paths: Iterable[str]) -> str:
+    """The state of a manifest in a note."""
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
+
+
+def note(
+    topic: str,
+    version: int,
+    commit: str,
+    operation: str,
+    committed_ms: int,
+    *,
+    before: Iterable[str],
+    removed: Sequence[str],
+    added: Sequence[tuple[str, str, int, bytes]],
+) -> bytes:
+    """The note of a commit. `commit`: its id and try. `before`: the paths of the files of the version before it.
+    `added`: path, kind, number of rows and content of each file.
+    """
+    files = set(before)
+    after = (files - set(removed)) | {path for path, *_ in added}
+    payload = b"".join(content for *_, content in added)
+    head = {"format.version": 1, "topic": topic, "version": version, "commit": commit, "operation": operation}
+    head |= {"committed_ms": committed_ms, "before": digest(files), "after": digest(after), "removed": list(removed)}
+    names = ("path", "kind", "rows", "size")
+    head["added"] = [dict(zip(names, (*file[:3], len(file[3])), strict=True)) for file in added]
+    head |= {"transactions": {}, "crc32": zlib.crc32(payload)}
+    line = json.dumps(head).encode()
+    return line + b'\n{"crc32":%d}\n' % zlib.crc32(line) + payload
+
+
 @dataclass
 class Topic:
     """A topic that is being written: its rows as they come, and the files that they name, at once."""
@@ -368,6 +401,25 @@ class Topic:
         pq.write_table(pa.Table.from_pylist(wanted, arrow(columns)), sink, compression="zstd", store_schema=False)
         self.write(place, sink.getvalue().to_pybytes())
         return add_action(path, kind, (self.log / place).stat().st_size, rows if stats else None)
+
+    def write_noted(
+        self, number: int, operation: str, before: Sequence[str], removed: Sequence[dict], added: Sequence[dict]
+    ) -> list[str]:
+        """Writes the note and the mark of a commit, whose id has 32 digits. `removed`, `added`: actions. Returns the
+        paths of the version that it makes.
+        """
+        name = f"{number:032x}-0"
+        gone = [action["remove"]["path"] for action in removed]
+        files = []
+        for action in (action["add"] for action in added):
+            rows = json.loads(action["stats"])["numRecords"]
+            content = (self.log / f"_manifest/{self.name}/{action['path']}").read_bytes()
+            files.append((action["path"], action["partitionValues"]["kind"], rows, content))
+        path = f"_recovery/{self.name}/{number:020d}.{name}"
+        content = note(self.name, number, name, operation, START_MS, before=before, removed=gone, added=files)
+        self.write(f"{path}.note", content)
+        self.write(f"{path}.made", b"{}\n")
+        return [*(one for one in before if one not in gone), *(file[0] for file in files)]
 
     def write_commit(self, number: int, actions: Sequence[dict]) -> None:
         lines = "\n".join(json.dumps(action) for action in actions)

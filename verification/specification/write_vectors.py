@@ -187,6 +187,29 @@ def write_first_append(log: Path) -> Sequence[Vector]:
     return [read(topic.records, "fruit"), read([], "fruit", version=0)]
 
 
+def write_noted(log: Path) -> Sequence[Vector]:
+    """The same with notes: what a lost manifest is rebuilt from."""
+    topic = Topic(log, "fruit")
+    topic.partition()
+    topic.commit()
+    path = log / f"_manifest/fruit/_delta_log/{0:020d}.json"
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    topic.write_commit(0, [_identified(0), *actions[1:]])
+    files = topic.write_noted(0, "create", [], [], [action for action in actions if "add" in action])
+    row = topic.chunk([batch(0, 3)], 0)
+    after = {**topic.partitions[0], "log_end_offset": 3, "last_stable_offset": 3}
+    added = [topic.add("partition", [after], "part-1"), topic.add("segment", [row])]
+    removed = {"remove": {"path": "kind=partition/part-0.parquet", "dataChange": True, "deletionTimestamp": START_MS}}
+    topic.write_commit(1, [_identified(1), *added, removed])
+    topic.write_noted(1, "append", files, [removed], added)
+    return [read(topic.records, "fruit")]
+
+
+def _identified(number: int) -> dict:
+    """A commitInfo whose id has 32 digits."""
+    return {"commitInfo": {**commit_info(number)["commitInfo"], "commitId": f"{number:032x}"}}
+
+
 def write_codecs(log: Path) -> Sequence[Vector]:
     """A topic for each form that a records section may have."""
     text = [changed_record(record(at, b"%d " % at * 3000), at) for at in range(12)]
@@ -972,6 +995,7 @@ def main(directory: Path) -> None:
     plain_rules = "D3 D6 M1 R1 R3 R8 R10 O1"
     writer.whole("plain", "a sealed segment, a chunk, a shared object", plain_rules, write_plain)
     writer.whole("first-append", "the literal example: a topic is made, and appended to", "M1 R7", write_first_append)
+    writer.whole("noted", "an append with notes of its commits", "W23 W24", write_noted)
     writer.whole("codecs", "each form of a records section", "B7 B8 B9 B10", write_codecs)
     writer.whole("batches", "emptied batches, gaps, headers, timestamps", "B4 B5 B6", write_batches)
     writer.whole("legacy", "Kafka's messages of magic 0 and 1", "B15 B16", write_legacy)

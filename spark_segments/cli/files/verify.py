@@ -182,7 +182,7 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"hole: {shown_hole(hole)}"
     for line in report.partitions:
         if line["action"] == "repaired":
-            yield f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now"
+            yield _repaired_line(line)
     if "signed" in details:
         yield _signed_line(details["signed"])
     if "listed" in details:
@@ -194,6 +194,12 @@ def report_lines(report: Report) -> Iterator[str]:
         f"{human_bytes(report.to_dict()['bytes_in'])} read, {plural(count, 'fault') if count else 'no faults'}, "
         f"{report.seconds:.1f} s"
     )
+
+
+def _repaired_line(line: Mapping[str, Any]) -> str:
+    if line["partition"] is None:
+        return f"repaired: {line['topic']}: {line['path']} is written again"
+    return f"repaired: {line['topic']}-{line['partition']}: {line['path']} is {line['new_path']} now"
 
 
 def _signed_line(signed: Mapping[str, Any]) -> str:

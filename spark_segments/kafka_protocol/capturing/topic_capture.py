@@ -65,6 +65,7 @@ COMMIT_BYTES = 256 << 20
 """So much is written by a client before it is committed, unless the end is reached before."""
 
 _COMMIT_SECONDS = 60.0  # or what comes in this time, where the rate is bounded
+_CLEANING = ("cleanup.policy", "delete.retention.ms")
 _NOTE_SHARE = 8  # of delete.retention.ms, within which it is not noted again that all is here
 _LATE = (
     "partitions {} were captured later than delete.retention.ms after the time before: tombstones may be "
@@ -124,6 +125,7 @@ class TopicCapture:
                 raise
             self._tell_end({number: error for number in self._topic.leaders})
             return self.name
+        self._config_here = current.config
         self._config = topic_config(current.config, self._log.defaults)
         noted, now_ms = Captured.of(current.states), self._log.storage.now_ms()
         self._known = {*noted}
@@ -131,12 +133,12 @@ class TopicCapture:
         appends = Erasure.appends(current.states)
         holes = Hole.of(current.states)
         self._cluster_id = current.states.get(Captured.SOURCE_CLUSTER_ID)
-        markers_ms = self._config.delete_retention_ms if self._config.compact else None
+        self._tombstones_ms = self._least_tombstones_ms(noted.values(), now_ms)
         self._parts = {
             row.partition: CapturedPartition.of(
                 row,
                 noted.get(row.partition, Captured(now_ms, row.log_end_offset)),
-                markers_ms,
+                self._tombstones_ms,
                 last_batches.get(row.partition),
                 current.live_of(row.partition) if row.partition in last_batches else (),
                 appends.get(row.partition, ()),
@@ -155,6 +157,20 @@ class TopicCapture:
         self._note_end()
         self._tell_end(kept)
         return self.name
+
+    def _least_tombstones_ms(self, noted: Iterable[Captured], now_ms: int) -> int | None:
+        """For how long the cluster has kept tombstones and markers at least, None for ever.
+
+        The settings here are the cluster's of when the topic was made, unless somebody has altered them since. After a
+        pause, when it matters, the cluster's settings of now count, too.
+        """
+        configs = [self._config]
+        if any(now_ms - captured.at_ms > LEAST_LATE_MS for captured in noted):
+            ask = partial(self._source.settings, self._topic, with_defaults=True)
+            settings = patient(ask, self._options.patience_seconds) or {}
+            policy = {name: settings[name] for name in _CLEANING if settings.get(name)}
+            configs.append(topic_config({**self._config_here, **policy}, self._log.defaults))
+        return min((config.delete_retention_ms for config in configs if config.compact), default=None)
 
     def _copy(self) -> None:
         """Copies and commits in turns, until all is here."""
@@ -208,9 +224,8 @@ class TopicCapture:
 
     def _note(self, part: CapturedPartition, now_ms: int) -> Captured:
         """What is to be noted of a partition whose row is written next."""
-        config = self._config
-        longest_ms = max(config.delete_retention_ms, LEAST_LATE_MS)
-        is_late = config.compact and now_ms - part.noted.at_ms > longest_ms
+        tombstones_ms = self._tombstones_ms
+        is_late = tombstones_ms is not None and now_ms - part.noted.at_ms > max(tombstones_ms, LEAST_LATE_MS)
         return Captured(
             now_ms if part.is_done and part.problem is None else part.noted.at_ms,
             part.noted.high_watermark if part.high_watermark is None else part.high_watermark,
@@ -233,7 +248,7 @@ class TopicCapture:
         if due or self._cluster_id != self._topic.cluster_id is not None:
             cluster_id = self._cluster_id = self._topic.cluster_id
             self._manifest.commit(
-                lambda current: Change(CAPTURE, topic=Captured.noted(current.topic_row, due, cluster_id=cluster_id))
+                lambda current: Change(CAPTURE, topic=Captured.topic_row(current.topic_row, due, cluster_id=cluster_id))
             )
         for number, noted in due.items():
             self._parts[number].noted = noted
@@ -295,13 +310,13 @@ class TopicCapture:
             for part in ready.values():
                 self._check_unchanged(current, part)
             placed = [_placed(current, part, rows[number]) for number, part in ready.items()]
-            topic = Hole.noted(current, holes, undecided)
+            topic = Hole.topic_row(current, holes, undecided)
             return Change(
                 CAPTURE,
                 add=[chunk for partition in placed for chunk in partition.chunks],
                 replace=[partition.grown for partition in placed if partition.grown is not None],
                 partitions=[partition.row for partition in placed],
-                topic=Captured.noted(topic, notes, last_batches, self._topic.cluster_id),
+                topic=Captured.topic_row(topic, notes, last_batches, self._topic.cluster_id),
             )
 
         self._manifest.commit(plan)

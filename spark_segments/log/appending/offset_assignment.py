@@ -72,8 +72,8 @@ def commit_append(
         row = snapshot.topic_row
         if partitions is not None and partitions < snapshot.partitions.num_rows:
             # Keys went into other partitions than in the appends around it. Only the order of commits separates them.
-            before = dataclasses.replace(snapshot, states=Eras.begun(snapshot).states)
-            row = Eras.begun(before, change.partitions)
+            before = dataclasses.replace(snapshot, states=Eras.topic_row(snapshot).states)
+            row = Eras.topic_row(before, change.partitions)
         if topic_row is not None:
             row = topic_row(dataclasses.replace(snapshot, states=row.states), change)
         return change if row == snapshot.topic_row else dataclasses.replace(change, topic=row)

@@ -30,7 +30,7 @@ from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit.committing import Commit, Committing, Plan, Turn
 from spark_segments.log.manifest.commit.swap import RowSwap, live_by_identity, not_as_read, swapped
 from spark_segments.log.manifest.commit.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
-from spark_segments.log.manifest.files.commit_notes import were_made
+from spark_segments.log.manifest.files.commit_notes import notes_of, were_made
 from spark_segments.log.manifest.files.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
@@ -76,6 +76,7 @@ class Manifest:
         self.log = TopicLog(storage, topic, open_delta_log, defaults)
         self._seen: TableVersion | None = None  # the latest version, when this object looked last
         self._committed: TableVersion | None = None  # by the last commit of this object
+        self._copied = -1  # the version of the newest recovery copy, when this object looked last
         self._turn = Turn()
 
     def exists(self) -> bool:
@@ -218,7 +219,7 @@ class Manifest:
             return change
 
         try:
-            self._done(Committing(self.log, plan, deleted=True, missing=True).commit())
+            self._done(Committing(self.log, plan, deleted=True, missing=True))
         except (LogDirError, StorageError, UnknownTopicError) as error:
             if self.log.deleted_by_force_ms() is None:
                 raise
@@ -289,18 +290,41 @@ class Manifest:
         store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
         state = state or self.state(deleted=True)
-        return self._done(Committing(self.log, plan, txn, deleted=deleted).commit(state))
+        return self._done(Committing(self.log, plan, txn, deleted=deleted), state)
 
-    def _done(self, done: Commit) -> Commit:
+    def _done(self, committing: Committing, state: TableState | None = None) -> Commit:
+        done = committing.commit(state)
+        if committing.newest_copy is not None:
+            self._copied = committing.newest_copy
         if done.change is not None:
             self._committed = done.table
             self._seen = done.table or self._seen
-            if done.version and done.version % MERGE_VERSIONS == 0:
-                self._best_effort(self.merge_files)
-                self._committed = None
-            elif done.version and done.version % CHECKPOINT_VERSIONS == 0:
-                self.keep_for_rebuild()
+            if committing.lacks_notes or _is_due(done.version, self._copied):
+                self._keep_up(done.version, is_needed=committing.lacks_notes)
         return done
+
+    def _keep_up(self, version: int, *, is_needed: bool) -> None:
+        """Writes a checkpoint and a recovery copy, or merges small files, which does both, unless another process has
+        done so meanwhile. `is_needed`: whatever there is.
+        """
+        copied, self._copied = self._last_kept(), version
+        if _is_merge_due(version, copied):
+            self._best_effort(self.merge_files)
+            self._committed = None
+        elif is_needed or _is_due(version, copied):
+            self.keep_for_rebuild()
+
+    def _last_kept(self) -> int:
+        """The version of the newest checkpoint or of the newest recovery copy, whichever is older; -1 where there is
+        none. A topic that was deleted, and of which nothing is left, has no copy.
+        """
+        try:
+            checkpoint = max(self.log.delta.log_files().checkpoints, default=-1)
+            copied = notes_of(self.storage, self.topic).newest_copy
+            is_gone = copied < checkpoint and self.state(deleted=True).is_gone
+        except SegmentsError:
+            return -1
+        return checkpoint if is_gone else min(checkpoint, copied)
 
     def swap_rows(
         self,
@@ -365,3 +389,14 @@ class Manifest:
             work()
         except Exception as error:  # the commits stand without this work, and a later commit tries it again
             _logger.info("The small files of the manifest of %s were not merged: %s", self.topic, error)
+
+
+def _is_due(version: int, copied: int) -> bool:
+    """Whether a commit of this version, which finds the last recovery copy at `copied`, has to keep the table up. So no
+    writer waits for another one's turn.
+    """
+    return version - max(copied, 0) >= CHECKPOINT_VERSIONS or _is_merge_due(version, copied)
+
+
+def _is_merge_due(version: int, copied: int) -> bool:
+    return version // MERGE_VERSIONS > max(copied, 0) // MERGE_VERSIONS

@@ -22,7 +22,7 @@ from spark_segments.log.eras import Eras
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import Offsets, borders
 from spark_segments.log.reading.filtering import filtered
-from spark_segments.log.reading.latest import MAP_BYTES, Compared, LatestPart, read_latest
+from spark_segments.log.reading.latest import MAP_BYTES, LatestPart, PartWithRivals, read_latest
 from spark_segments.log.reading.scan_plan import Selection
 from spark_segments.storage import Storage
 
@@ -35,10 +35,10 @@ _RECORD_BYTES = 128  # a record's hash and rank, and what sorting takes
 
 
 @dataclass(frozen=True, slots=True)
-class AcrossPart(Compared[LatestPart]):
+class AcrossPart(PartWithRivals[LatestPart]):
     """A part of the view: the records of `parts` whose keys have no newer record in another partition.
 
-    `against`: the view of each partition, with the columns RANKED.
+    `rivals`: the view of each partition, with the columns RANKED.
     """
 
     eras: Eras
@@ -99,7 +99,7 @@ def _older(storage: Storage, part: AcrossPart, map_bytes: int) -> dict[int, np.n
     older: dict[int, list[np.ndarray]] = {own.partition: [] for own in part.parts}
     number, shares = 0, 1
     while number < shares:
-        hashes = _hashes(storage, part.against, hasher, (number, shares), map_bytes)
+        hashes = _hashes(storage, part.rivals, hasher, (number, shares), map_bytes)
         if hashes is None:
             number, shares = 0, shares * 2
             continue
@@ -140,7 +140,7 @@ def _beaten(
 ) -> dict[int, np.ndarray]:
     """{partition: offsets} of the records of keys with these hashes, without the newest of each key."""
     rows = []
-    for rival in part.against:
+    for rival in part.rivals:
         for batch in read_latest(storage, rival, map_bytes=map_bytes):
             hashes = hasher.hashes(batch.column("key")).reshape(-1, 3)
             chosen = _among(hashes[:, 0].copy().view(np.uint64), several)

@@ -42,11 +42,11 @@ _ALL_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Compared(Generic[AnyWork]):
-    """A part of a view: the records of `parts` that none of `against` supersedes."""
+class PartWithRivals(Generic[AnyWork]):
+    """A part of a view: the records of `parts` that no record of `rivals` supersedes."""
 
     parts: tuple[AnyWork, ...]
-    against: tuple[AnyWork, ...]
+    rivals: tuple[AnyWork, ...]
 
     @property
     def topic(self) -> str:
@@ -63,7 +63,7 @@ class Compared(Generic[AnyWork]):
     @property
     def cost_bytes(self) -> int:
         """The cost of the reads as that of reading so many bytes."""
-        return sum(part.cost_bytes for part in (*self.parts, *self.against))
+        return sum(part.cost_bytes for part in (*self.parts, *self.rivals))
 
     @property
     def offsets(self) -> int:
@@ -72,8 +72,8 @@ class Compared(Generic[AnyWork]):
 
 
 @dataclass(frozen=True, slots=True)
-class LatestPart(Compared[Part]):
-    """A part of the view of a partition. `against`: the dirty head, as far as it may supersede records of the part.
+class LatestPart(PartWithRivals[Part]):
+    """A part of the view of a partition. `rivals`: the dirty head, as far as it may supersede records of the part.
 
     Both are by offset.
     """
@@ -127,7 +127,7 @@ def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTE
     selection = part.parts[0].selection
     columns = list(selection.columns)
     needed = list(dict.fromkeys([*columns, *_OF_HEAD] + ([] if selection.include_tombstones else ["value"])))
-    keys = _map(storage, part.against, KeyShare(), map_bytes)
+    keys = _map(storage, part.rivals, KeyShare(), map_bytes)
     marks = None if keys is not None else _marks(storage, part, map_bytes)
     row = 0
     for batch in _read(storage, part.parts, replace(selection, columns=tuple(needed))):
@@ -150,7 +150,7 @@ def _marks(storage: Storage, part: LatestPart, map_bytes: int) -> np.ndarray:
     marks = np.zeros(0, np.bool_)
     share, seed = KeyShare(0, 2), secrets.randbits(64)  # all shares must use the same seed
     while share.number < share.parts:
-        keys = _map(storage, part.against, share, map_bytes, seed)
+        keys = _map(storage, part.rivals, share, map_bytes, seed)
         if keys is None:  # marks that are set stay true
             share = KeyShare(0, share.parts * 2)
             continue

@@ -133,19 +133,24 @@ class Scan(Prints):
 
         return columns_of_condition(condition, self.schema)
 
-    def parts(self, max_bytes: int | None = None) -> Iterator[ScanPart]:
+    def parts(self, max_bytes: int | None = None, *, within_partitions: bool = False) -> Iterator[ScanPart]:
         """The parts of the scan, by partition and offset, each of about `max_bytes` (None: as large as they come).
 
         A part can be pickled, and `read` reads it wherever the files can be reached. No part crosses from one range to
         another that begins where it ends. The call plans at once; parts of a large log are made one by one.
+        `within_partitions`: a part of a view compares no records of several partitions.
         """
         typed = self.columns
         selection = self.selection if typed is None else replace(self.selection, columns=tuple(typed.wanted))
-        if selection.view is not None:
-            from spark_segments.log.reading.across import view_parts
+        if selection.view is None:
+            return Part.planned(self.snapshot, self.offsets, selection, max_bytes)
+        if within_partitions:
+            from spark_segments.log.reading.latest import LatestPart
 
-            return view_parts(self.snapshot, self.offsets, selection, max_bytes)
-        return Part.planned(self.snapshot, self.offsets, selection, max_bytes)
+            return LatestPart.planned(self.snapshot, self.offsets, selection, max_bytes)
+        from spark_segments.log.reading.across import view_parts
+
+        return view_parts(self.snapshot, self.offsets, selection, max_bytes)
 
     def batches(self, threads: int | None = None) -> Iterator[pa.RecordBatch]:
         """The records in batches of a few MiB.
@@ -164,7 +169,7 @@ class Scan(Prints):
             self.parts(),
             threads,
             decoded=lambda _: None if self.columns is None else self.columns.decoded,
-            indexes=self.snapshot.stand_ins.offset_indexes,
+            indexes=self.snapshot.offset_indexes,
             first_window_bytes=FIRST_WINDOW_BYTES,
         )
 

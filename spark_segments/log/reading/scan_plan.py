@@ -192,12 +192,12 @@ class _Planner:
                     selection,
                     transactions=tuple(transactions[first:]),
                 )
-                yield from cut(part, self.max_bytes, self.snapshot.stand_ins.offset_indexes)
+                yield from cut(part, self.max_bytes, self.snapshot.offset_indexes)
 
     def _transactions(self, live: pa.Table) -> list[TransactionIndex]:
         if self.selection.isolation != READ_COMMITTED and self.selection.view is None:
             return []
-        return transaction_indexes(live, self.snapshot.stand_ins.aborted)
+        return transaction_indexes(live, self.snapshot.aborted)
 
 
 class ScanPart(Protocol):

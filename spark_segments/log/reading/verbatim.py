@@ -94,12 +94,12 @@ class PartitionLog:
         row = snapshot.partition(partition)
         self._epochs = LeaderEpochs.of_copies(snapshot, row) if row.leader_epochs else None
         self._segments: dict[int, Segment] = {}
-        self._stand_ins = snapshot.stand_ins.aborted
+        self._aborted = snapshot.aborted
 
     def aborted(self, start: int, end: int) -> AbortedTransactions:
         """The aborted transactions that may have data in [start, end)."""
         later = self._rows.slice(self._first(start))
-        return load_aborted(self._storage, transaction_indexes(later, self._stand_ins), start, end)
+        return load_aborted(self._storage, transaction_indexes(later, self._aborted), start, end)
 
     def bytes_from(self, offset: int) -> int:
         """The bytes of the segments that hold `offset` and later offsets: what reads from there can give at most."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifest.state.captures import Captured
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import Captured
 
 
 @dataclass(frozen=True, slots=True)

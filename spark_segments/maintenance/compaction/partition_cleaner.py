@@ -249,4 +249,6 @@ def _change(
 def _row(current: Snapshot, work: RoundPlan, end_offset: int) -> TopicRow | None:
     """The topic's row after a round; None if it stays."""
     retention_ms = work.config.delete_retention_ms
-    return ErasedTombstones.cleaned(current, work.partition.partition, end_offset, work.settings.now_ms, retention_ms)
+    return ErasedTombstones.topic_row_after_cleaning(
+        current, work.partition.partition, end_offset, work.settings.now_ms, retention_ms
+    )

@@ -300,7 +300,9 @@ class _Erasure:
     ) -> TopicRow:
         """The topic's row with this erasure, for a commit on top of `current`."""
         now_ms = self.job.storage.now_ms()
-        return Erasure.added(current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history), rewritten or {})
+        return Erasure.topic_row(
+            current, Erasure(self.erasure_id, -1, now_ms, len(self.keys), history), rewritten or {}
+        )
 
     def _delete_history(self) -> None:
         """Deletes the removed files that have the keys, also files that readers still use."""
@@ -334,8 +336,8 @@ def _row_with_tombstones(snapshot: Snapshot, appended: Change) -> TopicRow:
     knows where they are.
     """
     tombstones = [ErasedTombstones(chunk.partition, chunk.base_offset, chunk.next_offset) for chunk in appended.add]
-    row = Eras.ended_by_erasure(snapshot, appended.partitions)
-    return ErasedTombstones.added(row, tombstones)
+    row = Eras.topic_row_after_erasure(snapshot, appended.partitions)
+    return ErasedTombstones.topic_row(row, tombstones)
 
 
 def _waiting(snapshot: Snapshot) -> pa.Table:

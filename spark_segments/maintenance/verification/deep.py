@@ -206,7 +206,7 @@ class DeepLook:
         new = run_tasks(partial(rebuild_sidecars, topic.log.storage), tasks, topic.spark)
         old = [task.segment for task in tasks]
         committed = {segment.path for segment in commit_repairs(topic.log.manifest(topic.name), old, new)}
-        topic.repaired = {
+        topic.repaired |= {
             before.place: {"partition": after.partition, "path": before.path, "new_path": after.path}
             for before, after in zip(old, new, strict=True)
             if after.path in committed
@@ -232,7 +232,7 @@ class DeepLook:
                 [RowSwap([before], [after])],
                 topic_id=before.topic_id,
                 thins=True,
-                topic=lambda current, holes=holes: Hole.noted(current, holes),  # type: ignore[misc]
+                topic=lambda current, holes=holes: Hole.topic_row(current, holes),  # type: ignore[misc]
             )
             if swaps:
                 topic.cut(before, after, holes)

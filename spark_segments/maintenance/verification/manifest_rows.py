@@ -30,8 +30,9 @@ from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.files.row_files import UNBOUNDED, UNKNOWN_ROWS, RowFile, RowFiles, bounds_of
 from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
+from spark_segments.log.manifest.state.captures import Captured, CapturedBatch
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import Captured, CapturedBatch, ErasedTombstones, Erasure, Hole, Undecided
+from spark_segments.log.manifest.state.states import ErasedTombstones, Erasure, Hole, Undecided
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import FileInfo
 

@@ -29,6 +29,7 @@ from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Hole
 from spark_segments.log.report import Report
 from spark_segments.maintenance.rebuild.rebuild import is_lost, rebuild_manifest
+from spark_segments.maintenance.verification.commits import check_commits
 from spark_segments.maintenance.verification.manifest_rows import (
     check_applications,
     check_clocks,
@@ -53,7 +54,7 @@ class VerifiedTopic:
     that it cannot be read is a finding.
 
     `progress`: of a deep look. `repaired`: lines of what was repaired, by the `Segment.place`. Of a shared object that
-    is one of its runs.
+    is one of its runs; of a note its path.
     """
 
     log: LogDirectory
@@ -70,6 +71,7 @@ class VerifiedTopic:
     bytes_read: int = 0
     holes: list[dict[str, Any]] = field(default_factory=list)
     lost: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     repaired: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -104,6 +106,8 @@ class VerifiedTopic:
         report.count(partitions=self.partitions, segments=self.segments)
         report.details["holes"] += self.holes
         report.details["lost"] += self.lost
+        for text in self.warnings:
+            report.warn(text)
         read: dict[str, Any] = {"bytes_in": self.bytes_read, "bytes_out": self.bytes_read}
         report.add(self.name, None, "verified", **read, partitions=self.partitions, segments=self.segments)
         for line in self.repaired.values():
@@ -323,6 +327,8 @@ def _check_rows(
     state = topic.log.manifest(topic.name).state(snapshot.version)
     check_applications(state.last_transactions(), findings)
     check_statistics(state.store, state.files, findings)
+    if topic.is_latest:
+        check_commits(topic, state)
     check_rows(snapshot, findings)
     check_shared_rows(snapshot.live, findings)
     check_clocks(snapshot.segments, now_ms, findings)

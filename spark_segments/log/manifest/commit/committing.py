@@ -26,11 +26,13 @@ from spark_segments.errors import (
 )
 from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import Change, ChangeWriter
+from spark_segments.log.manifest.files.commit_notes import notes_of
 from spark_segments.log.manifest.files.delta.actions import CommitNote
 from spark_segments.log.manifest.files.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError
 from spark_segments.log.manifest.files.row_files import FileChange, NamedFile
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.recovery.loss import check_none_lost
+from spark_segments.log.manifest.recovery.missing_notes import write_missing_notes
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog, delta_transactions
@@ -129,6 +131,15 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         self.followed: dict[int, Mapping[str, object]] = {}
         """What the commits say of themselves that were read on the way, by version."""
 
+        self.newest_copy: int | None = None
+        """The version of the newest recovery copy, as the last look showed it; None without a look."""
+
+        self.lacks_notes = False
+        """Whether commits below have no note, and none can be written: a rebuild needs a copy of what follows them."""
+
+        self.other_notes: list[str] = []
+        """The notes of other writers' commits that were written before this one."""
+
     def commit(self, state: TableState | None = None) -> Commit:
         """Tries until the commit is made. `state`: the state that the first try builds upon."""
         state = state or self._first_state()
@@ -204,7 +215,7 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         note_file = self._note_file(state, change, files, note)
         self.log.storage.at_once(operator.call, self._steps(state, note_file))
         note_path = note_file[0]
-        delta.prepare(state.table, [*map(self.log.store.path, files.added), note_path])
+        delta.prepare(state.table, [*map(self.log.store.path, files.added), note_path, *self.other_notes])
 
         by_id = delta_transactions(change.transactions, snapshot.topic_id)
         self.sent.append(SentEntry(state.version + 1, state, change))
@@ -223,9 +234,19 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         """
         steps: list[Callable[[], object]] = []
         if not state.is_trusted and state.version >= 0:
-            steps.append(partial(check_none_lost, self.log, state))
+            steps.append(partial(self._look_below, state))
         steps.append(partial(self.writer.write, [note_file]))
         return steps
+
+    def _look_below(self, state: TableState) -> None:
+        """A commit stands on others: none of them may be lost, and each has a note once this one is there."""
+        notes = notes_of(self.log.storage, self.log.topic)
+        check_none_lost(self.log, state, notes)
+        self.newest_copy = notes.newest_copy
+        # The first commit of a topic in place of one of which nothing is left needs no notes from before.
+        note_paths = [] if state.is_gone else write_missing_notes(self.log, state, notes)
+        self.lacks_notes = note_paths is None
+        self.other_notes = note_paths or []
 
     def _note_file(self, state: TableState, change: Change, files: FileChange, note: CommitNote) -> NamedFile:
         """The note of a try. Where a topic takes the place of one of which nothing is left, it names all files of its

@@ -13,12 +13,14 @@ from itertools import pairwise
 from spark_segments.errors import InvalidOptionError, UnknownTopicError
 from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
+from spark_segments.log.manifest.files.commit_notes import notes_of
 from spark_segments.log.manifest.files.delta.actions import CommitNote
 from spark_segments.log.manifest.files.delta.delta_log import COMMIT_LOG_MS, LogFiles, openable, unbroken
 from spark_segments.log.manifest.files.delta.delta_rs import CommitFailedError, TableVersion
 from spark_segments.log.manifest.files.row_files import ROWS_A_FILE, FileChange, RowFile, concat
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.recovery.loss import check_none_lost
+from spark_segments.log.manifest.recovery.missing_notes import write_missing_notes
 from spark_segments.log.manifest.schemas import KIND, SCHEMAS, SEGMENT_KIND
 from spark_segments.log.manifest.state.recovery_copy import list_copies, unneeded_copies, write_recovery_copy
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
@@ -70,7 +72,9 @@ def _merge(log: TopicLog, files: list[RowFile]) -> bool:
         state = log.state()
         if not {file.path for file in files} <= {file.path for file in state.files}:
             return False
-        check_none_lost(log, state)
+        notes = notes_of(log.storage, log.topic)
+        check_none_lost(log, state, notes)
+        write_missing_notes(log, state, notes)  # where they cannot be written, the copy that follows serves
         delta = log.durable(state.snapshot.config)
         note = CommitNote(uuid.uuid4().hex, 0, Operation.MERGE_FILES)
         noted = log.note_of(state.version + 1, state.files, change, note, contents)

@@ -24,6 +24,7 @@ import pyarrow as pa
 from spark_segments.errors import SegmentsError
 from spark_segments.log.manifest.files.row_files import FileChange, NamedFile, RowFile
 from spark_segments.storage import Storage
+from spark_segments.storage.delta import Action, commit_info, encoded
 from spark_segments.storage.numbered_files import crc_line
 
 RECOVERY_DIRECTORY = "_recovery"
@@ -31,7 +32,8 @@ RECOVERY_DIRECTORY = "_recovery"
 _FORMAT_VERSION = 1
 _COPY_NAME = re.compile(r"\d{20}\.json")
 _LISTED_MS = 60_000
-_NAME = re.compile(r"(\d{20})\.([0-9a-f]{32}-\d+)\.(note|made)")
+_COMMIT = re.compile(r"[0-9a-f]{32}-\d+")
+_NAME = re.compile(rf"(\d{{20}})\.({_COMMIT.pattern})\.(note|made)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,40 @@ class NoteName:
         return f"{recovery_directory(topic)}/{self.version:020d}.{self.commit}.{suffix}"
 
 
+def note_name(version: int, actions: Sequence[Action]) -> NoteName:
+    """The name of a commit's note, by its actions in Delta's log. A commit of another writer may have no id that a
+    name can have: then the digest of its actions stands for it.
+    """
+    info = commit_info(actions)
+    commit = f"{info.get('commitId')}-{info.get('attempt')}"
+    if not _COMMIT.fullmatch(commit):
+        commit = f"{hashlib.sha256(encoded(actions)).hexdigest()[:32]}-0"
+    return NoteName(version, commit)
+
+
 @dataclass(frozen=True, slots=True)
 class CommitNotes:
-    """The existing notes of a topic, by version, and the names of the notes that have a mark."""
+    """The existing notes of a topic, by version, the names of the notes that have a mark, and the versions of which
+    there is the index of a recovery copy.
+    """
 
     by_version: Mapping[int, Sequence[NoteName]]
     marked: frozenset[NoteName]
+    copies: frozenset[int] = frozenset()
+
+    @property
+    def newest_copy(self) -> int:
+        """The version of the newest copy; -1 where there is none."""
+        return max(self.copies, default=-1)
+
+    @property
+    def made_versions(self) -> set[int]:
+        """The versions that have a mark."""
+        return {name.version for name in self.marked}
+
+    def has_proven(self, version: int) -> bool:
+        """Whether a version has a note that its mark proves."""
+        return any(name in self.marked for name in self.by_version.get(version, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +165,20 @@ def mark(storage: Storage, topic: str, name: NoteName) -> None:
 def notes_of(storage: Storage, topic: str) -> CommitNotes:
     """The existing notes, damaged ones too."""
     notes: dict[int, list[NoteName]] = {}
-    marked = set()
+    marked, copies = set(), set()
     for info in storage.list(recovery_directory(topic)):
-        match = _NAME.fullmatch(info.path.rpartition("/")[2])
+        name_of_file = info.path.rpartition("/")[2]
+        match = _NAME.fullmatch(name_of_file)
+        if _COPY_NAME.fullmatch(name_of_file):
+            copies.add(int(name_of_file.removesuffix(".json")))
         if match is not None:
             name = NoteName(int(match[1]), match[2])
             if match[3] == "made":
                 marked.add(name)
             else:
                 notes.setdefault(name.version, []).append(name)
-    return CommitNotes({version: sorted(notes[version], key=lambda name: name.commit) for version in sorted(notes)},
-                       frozenset(marked))  # fmt: skip
+    by_version = {version: sorted(notes[version], key=lambda name: name.commit) for version in sorted(notes)}
+    return CommitNotes(by_version, frozenset(marked), frozenset(copies))
 
 
 def made_versions(storage: Storage, topic: str) -> set[int]:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from spark_segments.errors import FormatVersionError, LogDirError
-from spark_segments.log.manifest.files.commit_notes import made_versions, recovery_directory
+from spark_segments.log.manifest.files.commit_notes import CommitNotes, recovery_directory
 from spark_segments.log.manifest.recovery.playback import known_topic
 from spark_segments.log.manifest.state.recovery_copy import UNREADABLE
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
@@ -60,9 +60,11 @@ def lost_commits(log: TopicLog, made: Collection[int], latest: int) -> LogDirErr
     )
 
 
-def check_none_lost(log: TopicLog, state: TableState) -> None:
-    """To be called before a commit on a state. Raises LogDirError where later commits were made and are lost."""
-    made = made_versions(log.storage, log.topic)
+def check_none_lost(log: TopicLog, state: TableState, notes: CommitNotes) -> None:
+    """To be called before a commit on a state. Raises LogDirError where later commits were made and are lost. `notes`:
+    listed after the state was read.
+    """
+    made = notes.made_versions
     if max(made, default=-1) <= state.version:
         return
     latest = log.following(state.table)[-1].version  # another writer has made its commit before its mark

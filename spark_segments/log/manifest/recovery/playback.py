@@ -22,6 +22,7 @@ from spark_segments.log.manifest.files.commit_notes import (
     NoteName,
     ReadNote,
     digest_of,
+    note_name,
     notes_of,
     read_note,
     recovery_directory,
@@ -251,14 +252,14 @@ def _proven(
     begun = {note.before for name in following if (note := read[name]) is not None}
     made = None
     with contextlib.suppress(*UNREADABLE):
-        info = commit_info(log.delta.actions(candidates[0].name.version))
-        made = f"{info.get('commitId')}-{info.get('attempt')}"
+        version = candidates[0].name.version
+        made = note_name(version, log.delta.actions(version))
     return [
         note
         for note in candidates
         if note.name in notes.marked
         or note.after in begun
-        or (note.name.commit == made and note.operation != REBUILD)  # whose checkpoint makes it, and not its commit
+        or (note.name == made and note.operation != REBUILD)  # whose checkpoint makes it, and not its commit
     ]
 
 

@@ -100,6 +100,15 @@ def read_recovery_copy(storage: Storage, topic: str, version: int | None = None)
     ) from damage
 
 
+def has_notes(storage: Storage, topic: str, version: int) -> bool:
+    """Whether who wrote the copy of a version also writes a note of every commit. False where there is no such copy."""
+    try:
+        index = json.loads(storage.read(_indexes(storage, recovery_directory(topic)).path(version)).to_pybytes())
+        return index["notes"] is True
+    except UNREADABLE:
+        return False
+
+
 def snapshot_of(
     topic: str, version: int, committed_ms: int, files: Sequence[RowFile], tables: Sequence[pa.Table]
 ) -> tuple[Snapshot, list[Transaction]]:

@@ -87,18 +87,6 @@ class SegmentRows:
         return self.rows.filter(pc.is_in(self.rows.column("partition"), pa.array(sorted(partitions), pa.int32())))
 
 
-@dataclass(frozen=True, slots=True)
-class StandIns:
-    """Results of a scan that stand in for sidecar files that are missing or wrong; by the path of the .log.
-
-    `offset_indexes`: (relative offset int32[], position int32[]); `aborted`: transactions whose marker is in the file.
-    """
-
-    offset_indexes: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    aborted: Mapping[str, AbortedTransactions] = field(default_factory=dict)
-
-
-NO_STAND_INS = StandIns()
 NO_ROWS = SegmentRows(pa.Table.from_batches([], SEGMENT_SCHEMA))  # the schema's own empty table imports pandas
 
 
@@ -108,8 +96,11 @@ class Snapshot:
 
     `config`: the topic's own settings, without defaults. `committed_ms`: when the last commit wrote its rows, by the
     clock of the machine that did. `partitions`: rows of PARTITION_SCHEMA by partition. `deleted_ms`: when the topic was
-    deleted, None while it is there. `stand_ins`: for directories that Kafka wrote. `deleted_topics`, `states`: as in
-    `TopicRow`.
+    deleted, None while it is there. `deleted_topics`, `states`: as in `TopicRow`.
+
+    Sidecar files that Kafka wrote may be missing or wrong. What a scan of the .log found is in memory in their place,
+    by the path of the .log: `offset_indexes`, (relative offset int32[], position int32[]); `aborted`, the transactions
+    whose marker is in the file.
     """
 
     topic: str
@@ -120,7 +111,8 @@ class Snapshot:
     partitions: pa.Table
     source: SegmentSource = NO_ROWS
     deleted_ms: int | None = None
-    stand_ins: StandIns = NO_STAND_INS
+    offset_indexes: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    aborted: Mapping[str, AbortedTransactions] = field(default_factory=dict)
     deleted_topics: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ Where the tombstones of erasures are, until they go (`erased_tombstones.<partiti
 stay in the log until somebody else appends. Where they ever were (`erasure_appends.<partition>`): these offsets are no
 record of the log that a copy was made from, which gives them to other records.
 
-How far partitions are behind the cluster that they are captured from (`captured.<partition>`).
+captures.py has what a capture notes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Erasure:
             return sorted(erasures, key=lambda erasure: erasure.version)
 
     @staticmethod
-    def noted(erasures: Iterable[Erasure]) -> dict[str, str]:
+    def entry(erasures: Iterable[Erasure]) -> dict[str, str]:
         """The entry of the topic's states for these erasures; of erasures with the same id the last counts."""
         by_id = {erasure.erasure_id: erasure for erasure in erasures}
         kept = sorted(by_id.values(), key=lambda erasure: erasure.version)
@@ -83,14 +83,14 @@ class Erasure:
         return {ERASURES: json.dumps([dataclasses.asdict(erasure) for erasure in kept])} if kept else {}
 
     @staticmethod
-    def added(
+    def topic_row(
         snapshot: Snapshot, erasure: Erasure, rewritten: Mapping[int, Iterable[Offsets]] = MappingProxyType({})
     ) -> TopicRow:
         """The topic's row for the commit on top of `snapshot` that is part of an erasure. `rewritten`: by partition,
         the offsets of the segments that the commit writes again.
         """
         erasure = dataclasses.replace(erasure, version=snapshot.version + 1)
-        states = {**snapshot.states, **Erasure.noted([*Erasure.of(snapshot), erasure])}
+        states = {**snapshot.states, **Erasure.entry([*Erasure.of(snapshot), erasure])}
         known = Erasure.offsets(snapshot.states)
         for partition, ranges in rewritten.items():
             kept = _joined([*known.get(partition, ()), *ranges])
@@ -100,7 +100,7 @@ class Erasure:
     @staticmethod
     def offsets(states: Mapping[str, str]) -> dict[int, list[Offsets]]:
         """{partition: the offsets whose batches an erasure may have rewritten}, in order."""
-        return _of_partitions(states, _REWRITTEN, _ranges)
+        return of_partitions(states, _REWRITTEN, _ranges)
 
     @staticmethod
     def rewritten(snapshot: Snapshot) -> dict[int, list[Offsets]]:
@@ -113,7 +113,7 @@ class Erasure:
     @staticmethod
     def appends(states: Mapping[str, str]) -> dict[int, list[Offsets]]:
         """{partition: the offsets that erasures gave to tombstones}, in order, also of tombstones that have gone."""
-        appends = _of_partitions(states, _APPENDED, _ranges)
+        appends = of_partitions(states, _APPENDED, _ranges)
         for tombstones in ErasedTombstones.of(states):  # an earlier version of this package noted these alone
             ranges = appends.get(tombstones.partition, [])
             appends[tombstones.partition] = _joined([*ranges, (tombstones.start_offset, tombstones.end_offset)])
@@ -178,7 +178,7 @@ class Hole:
         ]
 
     @staticmethod
-    def noted(snapshot: Snapshot, holes: Sequence[Hole], undecided: Sequence[Undecided] = ()) -> TopicRow:
+    def topic_row(snapshot: Snapshot, holes: Sequence[Hole], undecided: Sequence[Undecided] = ()) -> TopicRow:
         """The topic's row with these holes and undecided transactions, too. Of a partition that has new ones, those
         below its log start are left out: no read passes them any more.
         """
@@ -243,7 +243,7 @@ class ErasedTombstones:
         return _in_order(states, _ERASED, ErasedTombstones)
 
     @staticmethod
-    def added(row: TopicRow, tombstones: Iterable[ErasedTombstones]) -> TopicRow:
+    def topic_row(row: TopicRow, tombstones: Iterable[ErasedTombstones]) -> TopicRow:
         """The topic's row with these, too."""
         for new in tombstones:
             mine = [one for one in ErasedTombstones.of(row.states) if one.partition == new.partition]
@@ -254,7 +254,7 @@ class ErasedTombstones:
         return row
 
     @staticmethod
-    def cleaned(
+    def topic_row_after_cleaning(
         snapshot: Snapshot, partition: int, end_offset: int, now_ms: int, delete_retention_ms: int
     ) -> TopicRow | None:
         """The topic's row after a round that cleaned a partition up to `end_offset` at `now_ms`; None if it stays.
@@ -293,7 +293,7 @@ class ErasedTombstones:
 
 
 def _in_order(states: Mapping[str, str], prefix: str, kind: Callable[..., T]) -> list[T]:
-    by_partition = _of_partitions(states, prefix, lambda number, rows: [kind(number, **row) for row in rows])
+    by_partition = of_partitions(states, prefix, lambda number, rows: [kind(number, **row) for row in rows])
     return sorted(itertools.chain.from_iterable(by_partition.values()), key=_place)
 
 
@@ -301,7 +301,7 @@ def _place(row: Any) -> tuple[int, int, int]:
     return row.partition, row.start_offset, row.end_offset
 
 
-def _of_partitions(states: Mapping[str, str], prefix: str, made: Callable[[int, Any], T]) -> dict[int, T]:
+def of_partitions(states: Mapping[str, str], prefix: str, made: Callable[[int, Any], T]) -> dict[int, T]:
     """{partition: what is made of its entry}. Raises LogDirError for an entry that this package does not write."""
     by_partition = {}
     for name, value in states.items():
@@ -349,99 +349,4 @@ def states_of_copy(own: Mapping[str, str], leader: Mapping[str, str], erasures: 
     """The states of a follower: those of its own but for what it copies, the leader's facts of the log, `erasures`."""
     kept = {name: value for name, value in other_states(own).items() if name != ERASURES}
     rebuilt = {name: value for name, value in leader.items() if name == TopicRow.REBUILT_FROM}
-    return kept | log_states(leader) | rebuilt | Erasure.noted(erasures)
-
-
-_CAPTURED = "captured."
-
-_LAST_BATCH = "captured_batch."
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """`at_ms`: when all that the cluster had of the partition was here last, at first when its capture began, in ms
-    since 1970; `high_watermark`: the cluster's, as it was seen last; `late`: whether a compacted partition was ever
-    away for longer than delete.retention.ms; `stable_end`: where captures up to 0.2.0 then held the last stable offset,
-    at a transaction that was open.
-    """
-
-    at_ms: int
-    high_watermark: int
-    late: bool = False
-    stable_end: int | None = None
-
-    GOES_ON_IN: ClassVar = "capture_goes_on_in"
-    """The state of a topic that is captured no more: the topic here that is, from the same topic of the cluster."""
-
-    SOURCE_TOPIC_ID: ClassVar = "source_topic_id"
-    """The state of a topic that goes on for another: the id of the cluster's topic, where the cluster has topic ids."""
-
-    SOURCE_CLUSTER_ID: ClassVar = "source_cluster_id"
-    """The state of a topic that is captured: the id of the cluster that it was captured from last."""
-
-    def lag(self, log_end_offset: int) -> int:
-        """Offsets that the cluster had and that are not here."""
-        return max(0, self.high_watermark - log_end_offset)
-
-    @staticmethod
-    def of(states: Mapping[str, str]) -> dict[int, Captured]:
-        """What was captured of partitions. `states`: of the topic's row, or of its snapshot."""
-        return _of_partitions(states, _CAPTURED, lambda _, fields: Captured(**fields))
-
-    @staticmethod
-    def end(states: Mapping[str, str], partition: int) -> int:
-        """The offset below which a partition's batches are as a cluster sent them; 0 where it was not captured."""
-        value = states.get(f"{_CAPTURED}{partition}")
-        if value is None:
-            return 0
-        with reading(f"{_CAPTURED}{partition}"):
-            return Captured(**json.loads(value)).high_watermark
-
-    @staticmethod
-    def others(states: Mapping[str, str]) -> dict[str, str]:
-        """The entries of `states` that tell neither of the log itself nor of a capture: what the topic is among its
-        copies.
-        """
-        return {name: value for name, value in other_states(states).items() if not Captured.is_state(name)}
-
-    @staticmethod
-    def is_state(name: str) -> bool:
-        """Whether a state of this name is of a capture."""
-        is_of_partition = name.startswith((_CAPTURED, _LAST_BATCH))
-        return is_of_partition or name in (Captured.GOES_ON_IN, Captured.SOURCE_TOPIC_ID, Captured.SOURCE_CLUSTER_ID)
-
-    @staticmethod
-    def noted(
-        row: TopicRow,
-        new: Mapping[int, Captured],
-        batches: Mapping[int, CapturedBatch] | None = None,
-        cluster_id: str | None = None,
-    ) -> TopicRow:
-        """The topic's row with these entries. `cluster_id`: None where the cluster does not say it."""
-        entries = {
-            f"{prefix}{number}": json.dumps(dataclasses.asdict(entry), separators=(",", ":"))
-            for prefix, ones in ((_CAPTURED, new), (_LAST_BATCH, batches or {}))
-            for number, entry in ones.items()
-        }
-        if cluster_id is not None:
-            entries[Captured.SOURCE_CLUSTER_ID] = cluster_id
-        return dataclasses.replace(row, states={**row.states, **entries})
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedBatch:
-    """The last batch of a partition that was captured, as the cluster gave it."""
-
-    base_offset: int
-    crc: int
-
-    @staticmethod
-    def of(states: Mapping[str, str]) -> dict[int, CapturedBatch]:
-        """The last batches of partitions that were captured."""
-        return _of_partitions(states, _LAST_BATCH, lambda _, fields: CapturedBatch(**fields))
-
-    @staticmethod
-    def without(row: TopicRow, partitions: Iterable[int]) -> TopicRow:
-        """The topic's row without the last captured batches of these partitions: an import has gone on behind them."""
-        names = {f"{_LAST_BATCH}{number}" for number in partitions}
-        return dataclasses.replace(row, states={name: text for name, text in row.states.items() if name not in names})
+    return kept | log_states(leader) | rebuilt | Erasure.entry(erasures)
