@@ -37,6 +37,7 @@ COMMANDS = panels(
             "compact": "jobs.maintenance:compact",
             "vacuum": "jobs.maintenance:vacuum",
             "erase": "jobs.maintenance:erase",
+            "index": "jobs.maintenance:index",
             "table": "jobs.maintenance:table",
             "maintain": "jobs.maintenance:maintain",
             "mirror": "jobs.mirror:mirror",

@@ -191,6 +191,9 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
             f"--max-bytes {human_bytes(details['max_bytes'])}: {human_bytes(details['live_bytes'])} live, "
             f"{human_bytes(details['waiting_bytes'])} waiting for vacuum"
         )
+    if report["job"] == "index":
+        for topic, facts in details.items():
+            print_summary(f"{topic}: {index_line(facts)}")
     if report["job"] == "table":
         for topic, facts in details.items():
             print_summary(_table_line(topic, facts))
@@ -225,6 +228,13 @@ def _expired(report: Mapping[str, Any]) -> str:
     does = "is sealed" if report["dry_run"] else "was sealed"
     records = plural(report["details"]["expired_records"], "record")
     return f"All has expired in active segments with {records}: this {does}, and the next retain removes it"
+
+
+def index_line(details: Mapping[str, Any]) -> str:
+    """How far an index of keys reaches, and its size."""
+    reach = f"{details['offsets_indexed']:,} of {plural(details['offsets'], 'offset')}"
+    size = f"{plural(details['runs'], 'run')}, {human_bytes(details['index_bytes'])}"
+    return f"keys of {reach} are indexed, {plural(details['entries'], 'record')} in {size}"
 
 
 def _table_line(topic: str, details: Mapping[str, Any]) -> str:

@@ -88,6 +88,7 @@ class LogDir(LogDirectory, Prints):
         catalog: str | None = None,
     ) -> list[Report]:
         """Runs the jobs that keep a log in order: roll, retain, compact, vacuum. Returns their reports, in that order.
+        Where topics have an index of their keys, it is kept before vacuum.
 
         `topics`: names and patterns (`orders*`). `table_uri`: where the topics' tables are that are kept in step before
         these jobs and before vacuum, with {topic} in it; `catalog`: that of Iceberg tables.
@@ -95,7 +96,7 @@ class LogDir(LogDirectory, Prints):
         """
         from spark_segments.face.in_order import jobs_in_order
 
-        jobs = jobs_in_order(table_uri, catalog)
+        jobs = jobs_in_order(self, table_uri, catalog)
         return [job(self, topics=topics, spark=spark, dry_run=dry_run, progress=progress) for job in jobs]
 
     # Kafka's directories

@@ -107,9 +107,10 @@ class Topic(Prints):
 
     def describe(self) -> dict[str, Any]:
         """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty
-        ratio.
+        ratio; `key_index`, where it has an index of its keys: how far that reaches, and its size.
         """
-        return describe(self.snapshot, self.config)
+        index = self.log.key_offsets.describe(self.snapshot)
+        return describe(self.snapshot, self.config) | ({} if index is None else {"key_index": index})
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The newest `limit` commits of the topic (None: all), newest first: version, committed_ms, job, records_in,

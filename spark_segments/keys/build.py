@@ -28,7 +28,8 @@ MOST_MERGED = 8
 LEVEL_RECORDS = 1 << 15
 """Runs of level 0 have fewer than 8 times so many records, those of each further level up to 8 times as many."""
 
-_KEYS = Selection(("key", "offset"))
+KEYS_AND_OFFSETS = Selection(("key", "offset"))
+"""What is read of the records that are indexed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def ranges_to_index(storage: Storage, snapshot: Snapshot, runs: Sequence[Run]) -
         for start, end in uncovered(bounds, own):
             for base_offset, end_offset, log_bytes in _cut(snapshot, partition, start, end):
                 offsets = {partition: ((base_offset, end_offset),)}
-                parts = tuple(Scan(storage, snapshot, offsets, _KEYS).parts())
+                parts = tuple(Scan(storage, snapshot, offsets, KEYS_AND_OFFSETS).parts())
                 ranges.append(RangeToIndex(partition, base_offset, end_offset, parts, log_bytes))
     return ranges
 

@@ -14,12 +14,13 @@ import pyarrow as pa
 from spark_segments.errors import SegmentsError, StorageError, UnknownTopicError
 from spark_segments.keys.belief import believed_runs, uncovered
 from spark_segments.keys.hashes import hashes_of
-from spark_segments.keys.index_list import IndexFiles, IndexList, indexed_topics, indexes
+from spark_segments.keys.index_list import KEYS_DIRECTORY, IndexFiles, IndexList, indexed_topics, indexes
 from spark_segments.keys.job import IndexUpdate
 from spark_segments.keys.run_file import RunAnswer, RunFile
 from spark_segments.keys.run_layout import DamagedRunError
 from spark_segments.keys.run_writer import Run
-from spark_segments.log import KeyCoverage, KeyRanges, LogDirectory, Report, Snapshot
+from spark_segments.keys.verification import verify_index
+from spark_segments.log import Findings, KeyCoverage, KeyRanges, LogDirectory, Report, Snapshot
 from spark_segments.storage import FileInfo, Storage
 
 OffsetRanges = tuple[tuple[int, int], ...]
@@ -34,6 +35,8 @@ MOST_RANGES = 4096
 
 class KeyIndexes:
     """The indexes of the topics in a log directory: see `log.key_offsets.KeyOffsets`."""
+
+    directory = KEYS_DIRECTORY
 
     def __init__(self, log: LogDirectory) -> None:
         self._log = log
@@ -117,6 +120,11 @@ class KeyIndexes:
             "offsets": offsets,
             "offsets_indexed": offsets - missing,
         }
+
+    def verify(self, snapshot: Snapshot, findings: Findings) -> None:
+        """Compares the index of a topic's keys with a scan of all that it has."""
+        files = IndexFiles(self._storage, snapshot.topic)
+        verify_index(files, self._log.manifest(snapshot.topic), snapshot, findings)
 
 
 @dataclass(frozen=True, slots=True)

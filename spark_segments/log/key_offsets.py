@@ -14,6 +14,7 @@ from spark_segments import extensions
 
 if TYPE_CHECKING:
     from spark_segments.log.directory import LogDirectory
+    from spark_segments.log.findings import Findings
     from spark_segments.log.manifest.state.snapshot import Snapshot
     from spark_segments.log.reading.clip import Offsets
     from spark_segments.storage import FileInfo
@@ -54,6 +55,9 @@ class KeyOffsets(Protocol):
     miss costs time, and never a record: the scan compares the keys' bytes.
     """
 
+    directory: str
+    """The directory of the log directory that has its files: where there is none, there is no index."""
+
     def of_keys(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> KeyRanges:
         """The ranges among `offsets`, which are clipped to the snapshot, that have all records of the keys."""
 
@@ -73,6 +77,9 @@ class KeyOffsets(Protocol):
 
     def describe(self, snapshot: Snapshot) -> dict[str, Any] | None:
         """How far the index of a topic's keys reaches, and what it takes; None where there is none."""
+
+    def verify(self, snapshot: Snapshot, findings: Findings) -> None:
+        """Compares the index of a topic's keys with a scan of all that it has."""
 
 
 class KeyProvider(Protocol):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spark_segments.lazy_names import imported_name
 
 if TYPE_CHECKING:
+    from spark_segments.keys.job import index
     from spark_segments.lake.table import table
     from spark_segments.log.report import Report
     from spark_segments.maintenance.compaction.compact import compact
@@ -27,6 +28,7 @@ __all__ = [
     "Report",
     "compact",
     "erase",
+    "index",
     "mirror",
     "promote",
     "restore",

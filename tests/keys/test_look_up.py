@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.keys.build import BuildRun, RangeToIndex
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import IndexFiles
 from spark_segments.keys.job import index
@@ -171,3 +174,29 @@ def test_an_erased_key_leaves_the_index_in_the_erasure(log, tmp_path):
     assert check(log, ["k1", "k2"]).scanned_offsets == 145
     index(log)
     assert check(log, ["k1", "k2"]).scanned_offsets == 0
+
+
+def test_a_deep_look_compares_the_index_with_the_log(log, tmp_path):
+    index(log)
+    roll(log)
+    log.topic("t").delete_records({0: 10})
+    assert log.topic("t").verify(deep=True).ok
+    newest = IndexFiles(log.storage, "t").newest_list()
+    wrong = BuildRun(log.storage, "_keys/t/key", newest.topic_id, newest.runs[0].version, newest.seed, 48)
+    run = newest.runs[0]
+    task = RangeToIndex(run.partition, run.base_offset, run.end_offset, (), 0)
+    lacking = replace(wrong(task), records=0)
+    IndexFiles(log.storage, "t").make(replace(newest, number=newest.number + 1, runs=(lacking, *newest.runs[1:])))
+    [finding] = log.topic("t").verify(deep=True).findings
+    assert finding.severity == "error" and "lacks records" in finding.message
+    (tmp_path / newest.runs[1].path).write_bytes(b"damaged")
+    assert {finding.severity for finding in log.topic("t").verify(deep=True).findings} == {"error", "warning"}
+
+
+def test_maintain_keeps_the_index_of_topics_that_have_one(log):
+    assert "index" not in [report.job for report in log.maintain()]
+    index(log)
+    log.topic("t").append([{"key": "k1", "value": "new"}])
+    assert [report.job for report in log.maintain()] == ["roll", "retain", "compact", "index", "vacuum"]
+    assert check(log, ["k1"]).scanned_offsets == 0
+    assert log.topic("t").describe()["key_index"]["offsets_indexed"] == 251

@@ -160,8 +160,9 @@ def test_jobs_ask_for_what_they_change(requests):
     assert requests.of(job(retain)).log == {}
     assert requests.of(job(compact)).log == {}
     requests.of(partial(verify, topics=["orders"], deep=True))
-    # Each segment's .log and .timeindex are read, the size of the empty .index is asked; each directory is listed.
-    assert requests.log == {"HEAD": PARTITIONS, "GET": 2 * PARTITIONS, "LIST": PARTITIONS + 1}
+    # Each segment's .log and .timeindex are read, the size of the empty .index is asked; each directory is listed, and
+    # that of an index of keys.
+    assert requests.log == {"HEAD": PARTITIONS, "GET": 2 * PARTITIONS, "LIST": PARTITIONS + 2}
     requests.of(job(vacuum, days=20))
     # The log directory, each directory in it and that of groups are listed. What rows named goes by one request, notes
     # that a copy stands for by another, files of old rows by a third.

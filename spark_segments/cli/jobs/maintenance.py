@@ -1,4 +1,4 @@
-"""`segments roll | retain | compact | vacuum | erase | table | maintain`: jobs in this process or on a Spark master."""
+"""`segments roll | retain | compact | vacuum | erase | index | table | maintain`: jobs, in this process or on Spark."""
 
 from __future__ import annotations
 
@@ -294,6 +294,30 @@ def table(
 
 
 @with_options
+def index(
+    options: JobOptions,
+    drop: bool = flag("Take the index away: the log does not need it."),
+) -> None:
+    """Indexes the keys of topics, so that a look-up of a key reads few bytes.
+
+    What is not indexed yet is read, in tasks of 2 million records or 1 GiB.
+    The index has about 10 bytes for each record with a key. It is derived: a
+    look-up (`segments consume --key`) has the same records without it. What
+    came since the last run is scanned, so run it as often as `maintain`,
+    which keeps the index of the topics that have one.
+
+    An erased key leaves the index in the erasure. vacuum deletes files that
+    left the index longer than file.delete.delay.ms ago.
+
+    Example: segments index /data/log orders
+    Example: segments index /data/log orders --drop
+    """
+    from spark_segments.maintenance import index as job
+
+    options.run_and_finish(job, drop=drop)
+
+
+@with_options
 def maintain(
     options: TakingOptions,
     table: str | None = option("Keep the table there in step; {topic} stands for the topic.", metavar="TABLE"),
@@ -312,6 +336,8 @@ def maintain(
     With --table the tables that `segments table` has made there are brought
     in step first, so that an archive has what the jobs take, and once more
     before vacuum. Topics without a table are passed over.
+
+    The index of keys is kept for the topics that have one (`segments index`).
 
     With --now-ms in the future, vacuum still goes by the clock: what the run
     takes out of the log can be restored.
@@ -337,7 +363,7 @@ def maintain(
         print_summary(f"by {moment(by_ms)}, if nothing is appended:")
         options = dataclasses.replace(options, now_ms=by_ms)
     log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
-    *jobs, vacuum_job = jobs_in_order(table, catalog)
+    *jobs, vacuum_job = jobs_in_order(log, table, catalog)
     now_ms = None if options.now_ms is None else min(options.now_ms, wall_ms())
     by_the_clock = options if options.dry_run else dataclasses.replace(options, now_ms=now_ms)
     reports = [*(options.run(job, log) for job in jobs), by_the_clock.run(vacuum_job, log)]

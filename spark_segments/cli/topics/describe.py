@@ -18,7 +18,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, print_json, print_table, print_text, shown_hole
+from spark_segments.cli.output import FAILED, Output, index_line, print_json, print_table, print_text, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.log import Captured, Undecided
@@ -79,7 +79,7 @@ def describe(
 
         write_metrics(metrics, log_metrics(log, topics))
     if (html is None and metrics is None) or output is Output.JSON:
-        _print(topics, output, single=[snapshot.topic for snapshot, _ in topics] == topic)
+        _print(log, topics, output, single=[snapshot.topic for snapshot, _ in topics] == topic)
     if not is_complete:
         raise typer.Exit(FAILED)
 
@@ -130,13 +130,17 @@ def _write_page(path: Path, log: LogDir, topics: Sequence[DescribedTopic], now_m
     path.write_text(text, encoding="utf-8")
 
 
-def _print(topics: Sequence[DescribedTopic], output: Output, *, single: bool) -> None:
+def _print(log: LogDir, topics: Sequence[DescribedTopic], output: Output, *, single: bool) -> None:
     descriptions = []
+    indexed_topics = log.key_offsets.topics()
     for snapshot, config in topics:
         description = describe_topic(snapshot, config)
         replica_states = Captured.others(snapshot.states)  # none where the topic has neither leader nor followers
         if replica_states:
             description["states"] = replica_states
+        index = log.key_offsets.describe(snapshot) if snapshot.topic in indexed_topics else None
+        if index is not None:
+            description["key_index"] = index
         descriptions.append(description)
     if output is Output.JSON:
         print_json(descriptions[0] if single else descriptions)
@@ -146,6 +150,8 @@ def _print(topics: Sequence[DescribedTopic], output: Output, *, single: bool) ->
         _print_role(snapshot)
         _print_partitions(description["partitions"], output)
         _print_states(description, snapshot)
+        if "key_index" in description:
+            print(index_line(description["key_index"]))
 
 
 def _print_head(description: dict[str, Any], config: TopicConfig) -> None:

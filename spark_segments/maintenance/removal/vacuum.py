@@ -172,7 +172,8 @@ def vacuum(
     """
     job = Job.of("vacuum", log, topics, spark, dry_run, progress, now_ms, planned)
     directories = defaultdict(list)
-    for directory in log.storage.directories():
+    present = log.storage.directories()
+    for directory in present:
         owner = _owner(directory)
         if owner is not None:
             directories[owner].append(directory)
@@ -184,7 +185,8 @@ def vacuum(
             if is_named and isinstance(error, UnknownTopicError):
                 raise
             job.report.fail(name, None, error)
-    _vacuum_indexes(job)
+    if log.key_offsets.directory in present:
+        _vacuum_indexes(job)
     if topics is None:
         _vacuum_groups(job)
     if dry_run and log.storage.keeps_unfinished_uploads:  # runs by a schedule would repeat it every night

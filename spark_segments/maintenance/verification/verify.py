@@ -277,6 +277,8 @@ def _verify_managed(topic: VerifiedTopic) -> None:
     topic.holes = [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(readable_rows.states)]
     if topic.is_deep:
         _look_deep(topic, readable_rows, config, files, objects)
+        if not findings.found:  # a scan of a damaged log ends at the damage, which is told already
+            topic.log.key_offsets.verify(snapshot, findings)
     _pass_over_replaced(topic)
 
 
