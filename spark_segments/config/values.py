@@ -175,9 +175,11 @@ def _java_double(value: float) -> str:
 def plain_number_hint(name: str, text: str) -> str | None:
     """A hint for a size or a time with a unit ("1 GiB", "7d"): the plain number that Kafka takes instead."""
     if name.endswith(".ms"):
-        parse, noun = duration_ms, "milliseconds"
+        parse = duration_ms
+        noun = "milliseconds"
     elif "bytes" in name or name.endswith(".size"):
-        parse, noun = partial(size_bytes, kilobyte=1024), "bytes"
+        parse = partial(size_bytes, kilobyte=1024)
+        noun = "bytes"
     else:
         return None
     try:

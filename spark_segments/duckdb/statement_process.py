@@ -43,7 +43,9 @@ class StatementProcess:
 
     def __init__(self, arguments: Mapping[str, Any], seconds: float, memory_bytes: int) -> None:
         """`arguments`: of the TopicDatabase in the process."""
-        self._arguments, self._seconds, self._memory_bytes = dict(arguments), seconds, memory_bytes
+        self._arguments = dict(arguments)
+        self._seconds = seconds
+        self._memory_bytes = memory_bytes
         self._process = self._started()
         self._is_ready = False
 

@@ -93,7 +93,9 @@ class TopicTable(pa.dataset.Dataset):  # type: ignore[misc]
 
     def __init__(self, scan: Callable[[], Scan], threads: int | None, json: Collection[str] = ()) -> None:
         """`scan`: of all columns, as the topic is when it is asked. `json`: the columns whose format is JSON."""
-        self._ask, self.threads, self._json = scan, threads, json
+        self._ask = scan
+        self.threads = threads
+        self._json = json
         self.begin()
 
     def begin(self) -> None:
@@ -131,7 +133,8 @@ class _TableScan:
     """A scan of a table. DuckDB leaves out no row for which the condition does not hold: the scan does."""
 
     def __init__(self, table: TopicTable, columns: list[str], condition: pc.Expression | None) -> None:
-        self._table, self._condition = table, condition
+        self._table = table
+        self._condition = condition
         self.projected_schema = pa.schema([table.schema.field(name) for name in columns])
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -139,9 +142,12 @@ class _TableScan:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """The batches. An error of them is kept, because DuckDB passes on its text alone."""
-        table, condition, columns = self._table, self._condition, self.projected_schema.names
+        table = self._table
+        condition = self._condition
+        columns = self.projected_schema.names
         try:
-            scan, names = table.scan, set(columns)
+            scan = table.scan
+            names = set(columns)
             if condition is not None:
                 scan = scan.where(condition)
                 names |= scan.columns_of(condition)
@@ -195,8 +201,12 @@ class TopicDatabase:
             }
             self._apart = StatementProcess(arguments, seconds, MOST_BYTES if memory_bytes is None else memory_bytes)
             return
-        self._log, self._isolation, self._formats, self._threads = log, isolation, formats, threads
-        self._versions, self._timestamp = dict(versions or {}), timestamp
+        self._log = log
+        self._isolation = isolation
+        self._formats = formats
+        self._threads = threads
+        self._versions = dict(versions or {})
+        self._timestamp = timestamp
         self._json = [name for name in ("key", "value") if (formats or {}).get(f"{name}.format") == "json"]
         self._tables: dict[str, TopicTable] = {}
         self._running: pa.RecordBatchReader | None = None
@@ -426,7 +436,8 @@ def _with_unique_names(schema: pa.Schema) -> pa.Schema:
     taken = set(schema.names)
     fields, seen = [], set()
     for field in schema:
-        name, number = field.name, 0
+        name = field.name
+        number = 0
         while name in seen or (number and name in taken):
             number += 1
             name = f"{field.name}_{number}"

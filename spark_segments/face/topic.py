@@ -68,9 +68,11 @@ class Topic(Prints):
 
     def __init__(self, log: LogDirectory, name: str, version: int | None = None, timestamp: Time | None = None) -> None:
         """Use `LogDir.topic`."""
-        self.name, self.log = name, log
+        self.name = name
+        self.log = log
         log.manifest(name)  # refuses a name that no topic can have
-        self._version, self._timestamp_ms = version, None if timestamp is None else moment_ms(timestamp)
+        self._version = version
+        self._timestamp_ms = None if timestamp is None else moment_ms(timestamp)
 
     @cached_property
     def snapshot(self) -> Snapshot:

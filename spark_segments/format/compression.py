@@ -183,7 +183,11 @@ def with_right_lz4_checksum(data: Any) -> pa.Buffer:
 def xxh32(data: bytes) -> int:
     """XXH32 with seed 0 of fewer than 16 bytes: a frame descriptor has no more."""
     assert len(data) < 16
-    prime1, prime2, prime3, prime4, prime5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
+    prime1 = 0x9E3779B1
+    prime2 = 0x85EBCA77
+    prime3 = 0xC2B2AE3D
+    prime4 = 0x27D4EB2F
+    prime5 = 0x165667B1
     mask = 0xFFFFFFFF
     value = (prime5 + len(data)) & mask
     lanes_end = len(data) & ~3
@@ -259,7 +263,9 @@ def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
 
 
 def _gzip_at_once(data: memoryview, starts: list[int], ends: list[int], wanted_bytes: int) -> list[bytes]:
-    trailer, decompress_member, checksum = _GZIP_TRAILER.unpack_from, zlib_ng.decompress, zlib_ng.crc32
+    trailer = _GZIP_TRAILER.unpack_from
+    decompress_member = zlib_ng.decompress
+    checksum = zlib_ng.crc32
     sections: list[bytes] = []
     for start, end in zip(starts, ends, strict=True):
         compressed_bytes = end - start

@@ -78,7 +78,9 @@ class OldMessage(NamedTuple):
 
 def first_bad_crc(window: Window) -> CorruptBatchError | None:
     """The error of the first entry of magic 0 or 1 whose CRC-32 is not that of its bytes. Wrappers are not opened."""
-    data, starts, batches = byte_view(window.data).data, window.starts, window.batches
+    data = byte_view(window.data).data
+    starts = window.starts
+    batches = window.batches
     for row in np.flatnonzero(batches.magic < 2).tolist():
         start = int(starts[row])
         if zlib.crc32(data[start + MAGIC_POSITION : start + int(batches.size[row])]) != batches.crc[row]:
@@ -91,7 +93,8 @@ def messages(window: Window, row: int, *, check_crc: bool = True) -> Iterator[Ol
 
     Raises CorruptBatchError for damaged messages and for a wrong CRC. Without `check_crc` a wrong CRC is no error.
     """
-    byte_position, start = int(window.batches.byte_position[row]), int(window.starts[row])
+    byte_position = int(window.batches.byte_position[row])
+    start = int(window.starts[row])
     fail = _corrupt(window.path, byte_position)
 
     def checked(message: OldMessage) -> OldMessage:
@@ -127,7 +130,8 @@ def messages(window: Window, row: int, *, check_crc: bool = True) -> Iterator[Ol
 
 def _parsed(data: memoryview, fail: _Fail, *, is_inside: bool) -> Iterator[OldMessage]:
     """The messages in `data`, with wrappers unopened. A message that the end of the data cuts does not count."""
-    at, previous = 0, -1
+    at = 0
+    previous = -1
     while at + LOG_OVERHEAD <= len(data):
         offset, size = _OFFSET_AND_SIZE.unpack_from(data, at)
         stop = at + LOG_OVERHEAD + size
@@ -155,7 +159,8 @@ def _parsed(data: memoryview, fail: _Fail, *, is_inside: bool) -> Iterator[OldMe
             timestamp_type = LOG_APPEND_TIME if attributes & TIMESTAMP_TYPE_MASK else CREATE_TIME
         is_valid = zlib.crc32(data[at + MAGIC_POSITION : stop]) == crc
         yield OldMessage(offset, magic, codec, timestamp, timestamp_type, key, value, crc, is_valid)
-        at, previous = stop, offset
+        at = stop
+        previous = offset
 
 
 def _sized(data: memoryview, at: int, end: int) -> tuple[memoryview | None, int]:
@@ -184,7 +189,8 @@ def opened(window: Window) -> Iterator[Window]:
 def _converted(window: Window) -> Iterator[Window]:
     """Windows of about STEP_BYTES, each of records that all have a timestamp type or that all have none."""
     data = bytearray()
-    part_type, behind = None, 0
+    part_type = None
+    behind = 0
 
     def part() -> Window:
         batches = scan_batches(data, check_crc=False).batches
@@ -198,7 +204,8 @@ def _converted(window: Window) -> Iterator[Window]:
         if data and (timestamp_type != part_type or len(data) >= STEP_BYTES):
             yield part()
             data = bytearray()
-        part_type, behind = timestamp_type, run.behind
+        part_type = timestamp_type
+        behind = run.behind
         data += run.batch()
     if data:
         yield part()
@@ -243,7 +250,8 @@ class _Run:
     behind: int = 0
 
     def takes(self, message: OldMessage) -> bool:
-        first, apart_ms = self.first, message.timestamp - self.first.timestamp
+        first = self.first
+        apart_ms = message.timestamp - self.first.timestamp
         size = len(self.records) + len(message.key or b"") + len(message.value or b"")
         return (
             size < (STEP_BYTES if self.codec else RUN_BYTES)

@@ -79,7 +79,8 @@ def roll_points(
     segment = open_segment
     if segment is None:
         segment = OpenSegment(int(batches.base_offset[0]) + offset_shift if len(batches) else 0)
-    columns, limits = batch_columns(batches), index_limits(index_interval_bytes, index_bytes)
+    columns = batch_columns(batches)
+    limits = index_limits(index_interval_bytes, index_bytes)
     row = 0
     while True:
         state = segment.index_state.copy()

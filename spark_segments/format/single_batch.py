@@ -104,7 +104,8 @@ def batch_from(window: Window, offset: int) -> bytes:
     The records keep their offsets. The last offset, leader epoch, producer, codec, delete horizon and timestamps stay.
     Where no record is left, the result is an empty batch. Raises CorruptBatchError for damaged records.
     """
-    batches, path = window.batches, window.path
+    batches = window.batches
+    path = window.path
     [byte_position], [base_offset], [last_offset] = batches.byte_position, batches.base_offset, batches.last_offset
     assert base_offset < offset <= last_offset and batches.magic[0] == MAGIC
     start = int(window.starts[0])
@@ -120,7 +121,8 @@ def batch_from(window: Window, offset: int) -> bytes:
     base_timestamp, max_timestamp = int(batches.base_timestamp[0]), int(batches.max_timestamp[0])
     if not count:
         attributes &= ~(CODEC_MASK | DELETE_HORIZON_MASK)
-        base_timestamp, codec = NO_TIMESTAMP, NONE
+        base_timestamp = NO_TIMESTAMP
+        codec = NONE
     elif not attributes & TIMESTAMP_TYPE_MASK:
         max_timestamp = base_timestamp + int(largest_delta)
         if not -(1 << 63) <= max_timestamp < 1 << 63:

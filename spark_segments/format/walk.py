@@ -94,7 +94,8 @@ def walk(
     """
     end_position = log_bytes if end_position is None else min(end_position, log_bytes)
     most = WINDOW_BYTES if most_window_bytes is None else most_window_bytes
-    byte_position, window_bytes = start_position, min(most, first_window_bytes or most)
+    byte_position = start_position
+    window_bytes = min(most, first_window_bytes or most)
     least_bytes = 0
     while byte_position < end_position:
         # How much to read, where a batch may begin before `end_position` and end behind it:

@@ -122,7 +122,8 @@ def _condition(node: Any) -> pc.Expression | None:
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
             return _both(_condition(left), _condition(right))
         case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
-            first, second = _condition(left), _condition(right)
+            first = _condition(left)
+            second = _condition(right)
             return None if first is None or second is None else first | second
         case {"BinaryExpr": {"left": {"Column": name}, "op": operation, "right": {"Literal": literal}}}:
             return _compared(name, operation, literal)

@@ -45,7 +45,9 @@ class ChecksumList:
                 if "topic" in value:
                     checksums.topics[value.pop("topic")] = value
                 else:
-                    size, crc, sha256 = int(value["size"]), int(value["crc32c"], 16), value.get("sha256", "")
+                    size = int(value["size"])
+                    crc = int(value["crc32c"], 16)
+                    sha256 = value.get("sha256", "")
                     file = FileChecksum(value["path"], size, crc, sha256)
                     checksums.files[file.path] = file
             except (ValueError, KeyError, TypeError) as error:

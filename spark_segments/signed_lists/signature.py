@@ -68,9 +68,11 @@ def read_signed(path: Path, public_key: Path | None = None) -> tuple[ChecksumLis
     expected = None if public_key is None else _key(public_key, "public").public_bytes_raw()
     data = path.read_bytes()
     signed_bytes = data.rstrip(b"\n").rfind(b"\n") + 1
-    body, last = data[:signed_bytes], data[signed_bytes:]
+    body = data[:signed_bytes]
+    last = data[signed_bytes:]
     try:
-        signature, facts = json.loads(last), json.loads(body.partition(b"\n")[0])
+        signature = json.loads(last)
+        facts = json.loads(body.partition(b"\n")[0])
         public, signed = (base64.b64decode(signature[name], validate=True) for name in ("public_key", "ed25519"))
         if facts["signed_list"] != _FORM:
             raise ValueError(facts["signed_list"])

@@ -100,7 +100,8 @@ class Reader(Versioned, DataSourceReader):
         scans = [replace(scan, offsets=pieces.get(scan.snapshot.topic, {})) for scan in scans]
         if options.min_partitions is None or not is_split:
             of_all_topics = chain.from_iterable(self._parts(scan, max_bytes) for scan in scans)
-            least, most = options.min_partitions or 0, options.max_records_per_partition
+            least = options.min_partitions or 0
+            most = options.max_records_per_partition
             return pack(of_all_topics, max_bytes, min_tasks=least, max_offsets=most)
         # The pieces are the tasks that were asked for: no task reads from two of them.
         tasks: list[list[Any]] = []
@@ -120,7 +121,8 @@ class Reader(Versioned, DataSourceReader):
 
     def scan(self, topic: str, offsets: Mapping[int, tuple[int, int]]) -> Scan:
         """The scan of these offsets ({partition: (start, end exclusive)}) of a topic."""
-        options, readers = self._options, self._value_readers.get(topic)
+        options = self._options
+        readers = self._value_readers.get(topic)
         selection = Selection(
             isolation=options.isolation_level,
             view=Selection.LATEST_VIEW if options.latest else None,

@@ -95,7 +95,8 @@ class Source:
         from spark_segments.spark.streams.stream_reader import RefusedStream, StreamReader, refuse_limits
 
         # Spark sends this object to every task, too.
-        self._snapshots, self._readers = None, {}
+        self._snapshots = None
+        self._readers = {}
         try:
             struct = as_struct(schema)
             all_options = query_options(self._options, struct)

@@ -86,7 +86,8 @@ def boto3_session(location: Location) -> Any:
     import boto3
     from botocore.exceptions import BotoCoreError
 
-    keys, profile = values(location.options, S3), values(location.options, BOTO3).get("profile")
+    keys = values(location.options, S3)
+    profile = values(location.options, BOTO3).get("profile")
     names = [name for name in ("access_key_id", "secret_access_key", "session_token") if name in keys]
     credentials: Any = {f"aws_{name}": keys[name] for name in names} if names else {"profile_name": profile}
     try:
@@ -143,7 +144,8 @@ def _client_options(location: Location) -> dict[str, Any]:
             try:
                 client[name] = timedelta(milliseconds=duration_ms(options[name], "s"))
             except InvalidOptionError as error:
-                error.message, error.expected = f"Storage option {name} is no duration", "as in 30s or 2m"
+                error.message = f"Storage option {name} is no duration"
+                error.expected = "as in 30s or 2m"
                 raise
     return client
 

@@ -42,7 +42,10 @@ class NumberedFiles:
     """The numbered files of a directory, whether or not there are any. Holds no state: every call looks afresh."""
 
     def __init__(self, storage: Storage, directory: str, suffix: str = ".json", *, first: int = 1) -> None:
-        self.storage, self.directory, self._suffix, self._first = storage, directory, suffix, first
+        self.storage = storage
+        self.directory = directory
+        self._suffix = suffix
+        self._first = first
 
     @property
     def location(self) -> str:

@@ -206,7 +206,8 @@ class Storage:
         """Whether `path` is, or lies below, a symbolic link of this machine that leads out of the root."""
         if not self.is_local:
             return False
-        root, full = os.path.realpath(self._location.root), os.path.realpath(self._full(path))
+        root = os.path.realpath(self._location.root)
+        full = os.path.realpath(self._full(path))
         return os.path.commonpath([root, full]) != root
 
     # Writing

@@ -42,7 +42,8 @@ def reading_codec(
         return _unregistered(chosen, None)
     text = chosen.schema
     if text is not None and not _is_schema(text, kind):
-        value_type, schema = type_of_ddl(text), None
+        value_type = type_of_ddl(text)
+        schema = None
     else:
         schema = Schema(kind, text) if text is not None else _newest(chosen, topic, registry, kind, sample)
         value_type = codecs.type_of_registered(registry, schema, chosen.message)
@@ -135,7 +136,8 @@ def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> code
 
 
 def _plain(chosen: ColumnFormat, column_type: pa.DataType | None, sample: Sample = no_records) -> codecs.Codec:
-    name, column = chosen.format, chosen.column
+    name = chosen.format
+    column = chosen.column
     if name in codecs.NUMBERS:
         return codecs.numbers(name)
     if name in ("string", "uuid"):
@@ -161,7 +163,8 @@ def _type_of_envelopes(chosen: ColumnFormat, sample: Sample) -> pa.DataType | No
     """The type of the first value whose schema says one: what stands before it is an error of its own record, or null.
     None where there is no value. Raises ValueFormatError where no value has a type.
     """
-    column, refusal = chosen.column, None
+    column = chosen.column
+    refusal = None
     for record in sample():
         try:
             return connect.type_of_envelope(record.column(column)[0].as_py())

@@ -208,7 +208,8 @@ class Registered:
         """Values of a column as `read` takes them: their ids may be in headers of the records, or in AWS Glue's frame,
         whose Protobuf names messages in another way, and is refused.
         """
-        name, is_glue = f"__{column}_schema_id", self.kind != PROTOBUF
+        name = f"__{column}_schema_id"
+        is_glue = self.kind != PROTOBUF
         return wire.framed(array, headers, name, self.registry.number_of_guid, is_glue=is_glue)
 
     def read(self, array: pa.BinaryArray) -> pa.Array:

@@ -82,7 +82,8 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if t.is_null(array.type):
         return pa.nulls(len(array), kind)
     if t.is_struct(kind) and t.is_struct(array.type):
-        parts, names = array.flatten(), [field.name for field in array.type]
+        parts = array.flatten()
+        names = [field.name for field in array.type]
         children = [
             recast_field(parts[names.index(field.name)], field) if field.name in names else _absent(len(array), field)
             for field in kind
@@ -167,7 +168,8 @@ def recast_field(array: pa.Array, field: pa.Field) -> pa.Array:
 def _absent(rows: int, field: pa.Field) -> pa.Array:
     if field.nullable:
         return pa.nulls(rows, field.type)
-    t, kind = pa.types, field.type
+    t = pa.types
+    kind = field.type
     if t.is_struct(kind):
         return pa.StructArray.from_arrays([_absent(rows, part) for part in kind], fields=list(kind))
     zero: object = 0

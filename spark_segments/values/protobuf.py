@@ -213,7 +213,8 @@ def _descriptor_set(text: str) -> Any:
 def _pool_of(files: Any) -> Any:
     from google.protobuf import descriptor_pool
 
-    pool, names = descriptor_pool.DescriptorPool(), {file.name for file in files}
+    pool = descriptor_pool.DescriptorPool()
+    names = {file.name for file in files}
     for file in files:
         missing = sorted({*file.dependency} - names)
         if missing:
@@ -325,7 +326,8 @@ def numbered_enums(array: pa.Array, descriptor: Any) -> pa.Array:
 
 
 def _field(array: pa.Array, field: Any) -> pa.Array:
-    t, message = pa.types, field.message_type
+    t = pa.types
+    message = field.message_type
     if field.enum_type is None and message is None:
         return array
     if not field.is_repeated:

@@ -20,7 +20,8 @@ _MICROSECONDS = 1_000_000
 
 def needs_rows(descriptor: Any, above: tuple[str, ...] = ()) -> bool:
     """Whether ptars reads something of a message as null, or does not take its file."""
-    fields, name = descriptor.fields, descriptor.full_name
+    fields = descriptor.fields
+    name = descriptor.full_name
     if name in _OPEN:
         return True
     has_twins = len({field.camelcase_name for field in fields}) < len(fields)

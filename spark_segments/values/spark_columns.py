@@ -74,7 +74,9 @@ def _chosen(
     value_format: str, schema: str | None, options: Mapping[str, Any]
 ) -> tuple[list[ColumnFormat], str | None, str | None]:
     """(the format, the topic, the column's type in DDL) of a call's arguments."""
-    settings, topic, ddl = {f"{_COLUMN}.format": value_format}, None, None
+    settings = {f"{_COLUMN}.format": value_format}
+    topic = None
+    ddl = None
     if schema is not None:
         settings[f"{_COLUMN}.schema"] = schema
     for name, value in options.items():

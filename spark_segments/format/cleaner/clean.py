@@ -131,7 +131,9 @@ def clean_batches(
     bounded, however well a log compresses. Raises CorruptBatchError for records that are damaged although the CRC
     holds.
     """
-    batches, offset_shift, path = window.batches, window.offset_shift, window.path
+    batches = window.batches
+    offset_shift = window.offset_shift
+    path = window.path
     discardable, aborted = transactions.read(window)
     action = _actions(batches, record_filter, discardable, offset_shift)
     count = batches.count.astype(np.int64)
@@ -174,7 +176,8 @@ def clean_batches(
             )
         source = batches.take(rows)
         ends = part.last == len(batches)
-        dropped, control = (unread & ~superseded & ~is_whole)[rows], source.is_control
+        dropped = (unread & ~superseded & ~is_whole)[rows]
+        control = source.is_control
         stats = CleanerStats(
             records_read=int(count[rows].sum()),
             records_kept=cleaned.kept + int(count[rows][is_whole[rows]].sum()),
@@ -243,7 +246,8 @@ def _clean(
     out = np.frombuffer(pa.allocate_buffer(int(room.sum()) + COPY_SLACK), np.uint8)
     sources.append(out)
     spans = np.empty((len(columns.size), 3), np.int64)
-    rows, ends = key_rows(int(columns.records.max())), np.empty(GROUP, np.int64)
+    rows = key_rows(int(columns.records.max()))
+    ends = np.empty(GROUP, np.int64)
     cleaned = Cleaned(*filter_kernels.filter_batches(np.stack(columns, axis=1), rules, rows, ends, out, spans))
     if cleaned.bad_row >= 0:
         at = cleaned.bad_at - int(part.start[cleaned.bad_row])

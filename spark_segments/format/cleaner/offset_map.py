@@ -121,7 +121,8 @@ class OffsetMap:
             return False
         rows = np.arange(len(window.batches))
         bound = _LARGEST_INT64 if end_offset is None else end_offset
-        batches, offset_shift = window.batches, window.offset_shift
+        batches = window.batches
+        offset_shift = window.offset_shift
         past_last = int(batches.last_offset[-1]) + offset_shift + 1 if len(batches) else self.end_offset
         if exclude is not None:
             window = window.take(~exclude)

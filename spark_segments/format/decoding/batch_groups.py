@@ -147,7 +147,9 @@ def _arrow_size(columns: frozenset[str], topic: str) -> tuple[float, int]:
 
 
 def _sections(window: Window, excluded: np.ndarray | None, selection: WantedRecords) -> np.ndarray:
-    view, batches, shift = byte_view(window.data), window.batches, window.offset_shift
+    view = byte_view(window.data)
+    batches = window.batches
+    shift = window.offset_shift
     if excluded is not None and len(excluded) != len(batches):
         raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
     sections = np.empty((len(batches), SECTION_FIELDS), np.int64)

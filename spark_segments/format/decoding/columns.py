@@ -38,12 +38,16 @@ class DecodedColumns:
         if not first.is_last:  # further groups of the same kind follow, up to the target and a little beyond it
             times = _MORE * selection.target_bytes / max(first.size, 1) + 1
             rows, payload_bytes = int(rows * times), int(payload_bytes * times)
-        self._selection, self._partition, self._timestamp_step = selection, partition, first.timestamp_step
-        self._most_rows, self._most_bytes = rows, payload_bytes
+        self._selection = selection
+        self._partition = partition
+        self._timestamp_step = first.timestamp_step
+        self._most_rows = rows
+        self._most_bytes = payload_bytes
         self._counted_rows = self._counted_bytes = 0
         self._filled = _NOTHING
         names = selection.columns
-        self._offsets, self._timestamps = _memory(rows * 8), _memory(rows * 8)
+        self._offsets = _memory(rows * 8)
+        self._timestamps = _memory(rows * 8)
         self._key = _BinaryMemory(rows, payload_bytes) if "key" in names else None
         self._value: _BinaryMemory | _ViewMemory | None = None
         if "value" in names:
@@ -64,11 +68,14 @@ class DecodedColumns:
         self._counted_bytes += group.payload_bytes
         if isinstance(self._value, _ViewMemory):
             self._value.hold(group.buffers)
-        selection, before = self._selection, self._filled
+        selection = self._selection
+        before = self._filled
         offset_range = (group.sections, selection.first_offset, selection.end_offset)
         times = (self._offsets.address, self._timestamps.address)
         if self._key or self._value or self._headers:
-            key, value, headers = self._key, self._value, self._headers
+            key = self._key
+            value = self._value
+            headers = self._headers
             outcome = Outcome(
                 *kernels.decode_records(
                     *offset_range,
@@ -116,7 +123,8 @@ def record_batches(
     """The wanted columns of these `rows`, as RecordBatches of at most MOST_ROWS rows: arrays by name, and columns that
     have the same value in every row.
     """
-    schema, constants = selection.schema, {"topic": selection.topic, **same}
+    schema = selection.schema
+    constants = {"topic": selection.topic, **same}
     for first in range(0, rows, MOST_ROWS):
         count = min(rows - first, MOST_ROWS)
         # A column with the same value in every row is a slice of a cached array.
@@ -154,7 +162,8 @@ class _BinaryMemory:
     def array(self, array_type: pa.DataType, rows: int, size: int, nulls: int) -> pa.Array:
         """The column of the `rows` and `size` bytes that were filled in."""
         validity = _shrunk(self._validity, (rows + 7) // 8) if nulls else None
-        offsets, data = _shrunk(self._offsets, (rows + 1) * 4), _shrunk(self._data, size)
+        offsets = _shrunk(self._offsets, (rows + 1) * 4)
+        data = _shrunk(self._data, size)
         return pa.Array.from_buffers(array_type, rows, [validity, offsets, data], null_count=nulls)
 
 
@@ -188,13 +197,15 @@ class _HeaderMemory:
 
     def __init__(self, most_rows: int) -> None:
         self._offsets = _memory((most_rows + 1) * 4)
-        self._addresses, self._ends = _memory(most_rows * 8), _memory(most_rows * 8)
+        self._addresses = _memory(most_rows * 8)
+        self._ends = _memory(most_rows * 8)
         self._parts: list[pa.StructArray] = []
         self.addresses = HeaderPlaces(True, self._offsets.address, self._addresses.address, self._ends.address)
 
     def read(self, before: Filled, after: Outcome) -> None:
         """Reads the headers of the rows just added, while the bytes of their group are still in memory."""
-        count, size = after.headers - before.headers, after.header_bytes - before.header_bytes
+        count = after.headers - before.headers
+        size = after.header_bytes - before.header_bytes
         key, value = _BinaryMemory(count, size), _BinaryMemory(count, size)
         outcome = Outcome(
             *kernels.decode_headers(

@@ -57,7 +57,8 @@ def record_sections(window: Window, *, mask: np.ndarray | None = None) -> Iterat
     A batch that is not `wanted` (bool[n]) is not decompressed; its section is empty. Raises CorruptBatchError where a
     section cannot be decompressed or is too short for the records that its batch counts.
     """
-    batches, path = window.batches, window.path
+    batches = window.batches
+    path = window.path
     mask = np.ones(len(batches), np.bool_) if mask is None else mask
     byte_position = window.starts
     end = address_of(window.data) + byte_position + batches.size

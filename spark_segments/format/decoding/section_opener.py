@@ -36,7 +36,9 @@ class SectionOpener:
     """
 
     def __init__(self, window: Window, sections: np.ndarray, *, keep: bool = False) -> None:
-        self._window, self._sections, self._keep = window, sections, keep
+        self._window = window
+        self._sections = sections
+        self._keep = keep
         self._view = byte_view(window.data)
         self._address = int(self._view.__array_interface__["data"][0])
         self._memory: pa.Buffer | None = None
@@ -95,7 +97,8 @@ class SectionOpener:
         room = self._room()
         opened = sections[: kernels.open_sections(sections, room[memory_bytes:], wanted_bytes)]
         if self._keep and len(opened):
-            opened[:, BUFFER], opened[:, BUFFER_ADDRESS] = len(self._buffers), room.address
+            opened[:, BUFFER] = len(self._buffers)
+            opened[:, BUFFER_ADDRESS] = room.address
             self._buffers.append(room)
         return len(opened)
 
@@ -108,7 +111,8 @@ class SectionOpener:
 
     def _open_first(self, sections: np.ndarray) -> None:
         start, end = (sections[0, (ADDRESS, END)] - self._address).tolist()
-        codec, byte_position = int(sections[0, CODEC]), int(sections[0, POSITION])
+        codec = int(sections[0, CODEC])
+        byte_position = int(sections[0, POSITION])
         path = self._window.path
         self._point(sections, [decompress(codec, self._view[start:end], path=path, byte_position=byte_position)])
 

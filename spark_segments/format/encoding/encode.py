@@ -114,7 +114,8 @@ def encode_runs(
     for run, (start, end) in enumerate(itertools.pairwise(cuts)):
         own = batches.take(slice(start, end))
         own.byte_position[:] -= positions[start]
-        content, least = buffer[positions[start] : positions[end]], table[start:end, fields.MIN_TIMESTAMP]
+        content = buffer[positions[start] : positions[end]]
+        least = table[start:end, fields.MIN_TIMESTAMP]
         encoded.append(Encoded(content, own, int(tombstones[run]), least))
     return encoded
 

@@ -43,7 +43,8 @@ class OffsetIndexCheck:
 
     def untrue(self, count: int | None = None) -> np.ndarray:
         """int64[]: numbers of the entries, or of the first `count`, that do not hold for the batches seen."""
-        lowest, offset = self._lowest[:count], self._offset[:count]
+        lowest = self._lowest[:count]
+        offset = self._offset[:count]
         limit = np.append(lowest, self._next_offset)[1:]
         return np.flatnonzero((lowest < 0) | (offset < lowest) | (offset >= limit))
 
@@ -98,7 +99,8 @@ class TimeIndexCheck:
         at = np.searchsorted(batches.last_offset, self._offset[first:last])
         timestamp = self._timestamp[first:last]
         self._true[first:last] = (batches.max_timestamp[at] == timestamp) & (largest[at] <= timestamp)
-        self._largest, self._next_offset = int(largest[-1]), next_offset
+        self._largest = int(largest[-1])
+        self._next_offset = next_offset
 
     def untrue(self) -> np.ndarray:
         """int64[]: numbers of the entries that do not hold for the batches seen."""

@@ -102,7 +102,8 @@ def producer_snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
     header = np.zeros(1, SNAPSHOT_HEADER)
     header["count"] = len(rows)
     content = header.tobytes()[CRC_START:] + rows.tobytes()
-    header["version"], header["crc"] = SNAPSHOT_VERSION, crc32c(content)
+    header["version"] = SNAPSHOT_VERSION
+    header["crc"] = crc32c(content)
     return header.tobytes()[:CRC_START] + content
 
 
@@ -204,7 +205,8 @@ def _rows_that_matter(batches: BatchTable, control: np.ndarray) -> np.ndarray:
     batches between them: the first transactional batch, which may begin a transaction, and the last batch.
     """
     order = np.argsort(batches.producer_id, kind="stable")
-    producer_id, is_control = batches.producer_id[order], control[order]
+    producer_id = batches.producer_id[order]
+    is_control = control[order]
     starts = np.ones(len(order), np.bool_)
     starts[1:] = (producer_id[1:] != producer_id[:-1]) | is_control[1:] | is_control[:-1]
     lasts = np.append(starts[1:], np.ones(min(len(order), 1), np.bool_))

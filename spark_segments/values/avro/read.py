@@ -87,7 +87,8 @@ class AvroReader:
         if sizes.size and (sizes.max() > MOST_BYTES or (counts * widths).sum() > MOST_BYTES):
             raise Undecodable("more than 2 GiB in a column of a batch")
         filled = _Filled(self.columns, counts, sizes)
-        counts[:], sizes[:] = 0, 0
+        counts[:] = 0
+        sizes[:] = 0
         kernels.read_rows(*arguments, True, counts, sizes, filled.outs, filled.bytes_outs, left)
         with refused_by_arrow():
             return self.assemble(filled, None)
@@ -204,7 +205,8 @@ class _ReadPlan:
         branches = len(node.children)
         self.lines.extend([()] * (branches + 1))
         self.lines[start] = (k.UNION, branches)
-        union, marks = self._column(1), {at: self._column(1) for at, _ in node.members}
+        union = self._column(1)
+        marks = {at: self._column(1) for at, _ in node.members}
         # All columns are known only when all branches are laid out; so the pads of the others come in a second part.
         parts: dict[int, tuple[Assemble, list[Line]]] = {}
         openings: dict[int, int] = {}
@@ -268,7 +270,8 @@ def _binary(column: int, kind: pa.DataType) -> Assemble:
 
 
 def _fixed_width(column: int, node: Node) -> Assemble:
-    kind, logical = node.type, node.logical
+    kind = node.type
+    logical = node.logical
 
     def assemble(filled: _Filled, valid: pa.Buffer | None) -> pa.Array:
         if node.kind == "boolean":
@@ -291,13 +294,15 @@ def _fixed(filled: _Filled, column: int, node: Node, valid: pa.Buffer | None) ->
         numbers = np.frombuffer(filled.values(column), "<u4").reshape(-1, 3).astype(np.int64)
         children = [pa.array(np.ascontiguousarray(numbers[:, at])) for at in range(3)]
         return pa.Array.from_buffers(DURATION, length, [valid], children=children)
-    data, size = filled.values(column), node.size
+    data = filled.values(column)
+    size = node.size
     if node.logical == "uuid":
         text = np.frombuffer(bytes(data).hex().encode(), np.uint8).reshape(-1, 32)
         dashed = np.full((length, 36), ord("-"), np.uint8)
         for begin, end, at in ((0, 8, 0), (8, 12, 9), (12, 16, 14), (16, 20, 19), (20, 32, 24)):
             dashed[:, at : at + end - begin] = text[:, begin:end]
-        data, size = pa.py_buffer(dashed.reshape(-1)), 36
+        data = pa.py_buffer(dashed.reshape(-1))
+        size = 36
     if length * size > MOST_BYTES:
         raise Undecodable("more than 2 GiB in a column of a batch")
     offsets = pa.py_buffer(np.arange(length + 1, dtype=np.int32) * np.int32(size))

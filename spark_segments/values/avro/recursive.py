@@ -66,7 +66,8 @@ class _Row:
     """The bytes of a row, read from `at` on."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data = data
+        self.at = 0
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= len(self.data) - self.at:

@@ -151,7 +151,8 @@ class _WritePlan:
         self.lines[start] = (k.LIST, number, level, len(self.lines))
 
     def _union(self, array: pa.Array, node: Node, level: int, path: str) -> None:
-        null, members = node.null_branch, node.members
+        null = node.null_branch
+        members = node.members
         if not members:
             self.lines.append((k.TAG, 0, level, null))
         elif len(members) == 1 and len(node.children) == 2:

@@ -89,7 +89,8 @@ class DirectoryRegistry(Registry):
         return next((schema_id for schema_id in ids if self.schema(schema_id, subject) == schema), None)
 
     def _load(self, context: str, schema_id: int) -> Schema:
-        index, name = self._index(), qualified_in(context, str(schema_id))
+        index = self._index()
+        name = qualified_in(context, str(schema_id))
         guid = next((guid for guid, named in index["guids"].items() if named == name), None)
         schema = self._read(index, context, str(schema_id), schema_id, guid)
         if schema is None:

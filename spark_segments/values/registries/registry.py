@@ -221,7 +221,8 @@ def schema_of_json(value: Any, schema_id: int | None, context: str = "") -> Sche
 
     Raises ValueError, TypeError or KeyError for any other value.
     """
-    kind, text = value.get("schemaType") or AVRO, value["schema"]
+    kind = value.get("schemaType") or AVRO
+    text = value["schema"]
     if kind not in FORMAT_OF or not isinstance(text, str):
         raise ValueError(f"a schema of no known kind; there are {', '.join(FORMAT_OF)}")
     guid = value.get("guid")

@@ -65,7 +65,8 @@ def _type_of(schema: Any, columns: pa.DataType | None, depth: int) -> pa.DataTyp
         raise InvalidOptionError(
             "The text is no schema of Connect", expected='{"type": "struct", …}', found=type(schema).__name__
         )
-    kind, name = schema["type"], schema.get("name")
+    kind = schema["type"]
+    name = schema.get("name")
     if name == f"{_DATA}Decimal":
         return _type_of_decimal(schema)
     if name in _LOGICAL:
@@ -221,7 +222,8 @@ def _usual(row: int, content: bytes) -> bytes:
     """An envelope as JsonConverter writes it. Raises Undecodable."""
     try:
         text = content.decode()
-        decoder, members = json.JSONDecoder(), dict[str, str]()
+        decoder = json.JSONDecoder()
+        members = dict[str, str]()
         at = _SPACE.match(text, text.index("{") + 1).end()  # type: ignore[union-attr]
         while text[at] != "}":
             name, at = decoder.raw_decode(text, at)
@@ -240,7 +242,8 @@ def _without_missing(array: pa.Array, schema: Any) -> pa.Array:
     """Rows with the defaults of their schema's fields in place of nulls, and so within them. Raises Undecodable for a
     null in a part that is required.
     """
-    t, kind = pa.types, array.type
+    t = pa.types
+    kind = array.type
     if t.is_struct(kind):
         schemas = {field["field"]: field for field in schema["fields"]}
         valid = array.is_valid()

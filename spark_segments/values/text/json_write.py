@@ -31,7 +31,8 @@ def _table(escapes: dict[int, str], delete_bytes: int) -> np.ndarray:
     if escapes:
         table[:32] = 6
     for code, letter in escapes.items():
-        table[code], table[256 + code] = 2, ord(letter)
+        table[code] = 2
+        table[256 + code] = ord(letter)
     return table
 
 
@@ -71,7 +72,8 @@ def _json_strings(text: pa.Array, table: np.ndarray, *, is_string: bool, is_safe
 
 def plain_text(array: pa.Array) -> pa.StringArray:
     """A column of plain values as text without quotes: what JSON and CSV write. Null stays null."""
-    t, kind = pa.types, array.type
+    t = pa.types
+    kind = array.type
     if t.is_floating(kind):
         text = array.cast(pa.string())
         if _is_finite(array):
@@ -114,7 +116,8 @@ def _decimal_text(array: pa.Array) -> pa.StringArray:
 
 
 def _text(array: pa.Array) -> pa.StringArray:
-    t, kind = pa.types, array.type
+    t = pa.types
+    kind = array.type
     if isinstance(array, pa.DictionaryArray):
         return _text(array.dictionary_decode())
     if t.is_null(kind):
