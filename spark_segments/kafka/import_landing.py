@@ -18,7 +18,6 @@ from spark_segments.log import (
     Partition,
     Segment,
     Snapshot,
-    row_tables,
 )
 
 _MISSING_THERE = "the source has no segment of them"
@@ -90,7 +89,7 @@ class Landing:
         done = self.manifest.commit(plan)
         if done.change is not None:
             self.holes += [hole for partition in landed for hole in partition.holes]
-            for row in Partition.of_table(row_tables.raised(done.change.partitions)):
+            for row in done.partition_rows:
                 self.first_dirty_offsets[row.partition] = row.first_dirty_offset
 
     def _landed(

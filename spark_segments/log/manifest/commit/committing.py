@@ -77,10 +77,13 @@ class Commit:
         Callers answer from the commit. Another look at the log could fail, and a commit that happened must not look
         like a failure.
         """
-        rows = self.snapshot_before.partition_rows
-        if self.change is not None:
-            rows += Partition.of_table(row_tables.raised(self.change.partitions))
+        rows = [*self.snapshot_before.partition_rows, *self.partition_rows]
         return {row.partition: (row.log_start_offset, row.log_end_offset) for row in rows}
+
+    @property
+    def partition_rows(self) -> list[Partition]:
+        """The rows of the partitions that the commit has changed."""
+        return [] if self.change is None else Partition.of_table(row_tables.raised(self.change.partitions))
 
 
 @dataclass(slots=True)
