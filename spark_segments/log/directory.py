@@ -313,8 +313,8 @@ class LogDirectory:
 
     def _those_there(self, names: Sequence[str]) -> list[str]:
         with ThreadPoolExecutor(max_workers=8) as pool:
-            there = list(pool.map(self.is_there, names))
-        return [name for name, exists in zip(names, there, strict=True) if exists]
+            are_there = list(pool.map(self.is_there, names))
+        return [name for name, exists in zip(names, are_there, strict=True) if exists]
 
 
 def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:

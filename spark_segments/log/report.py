@@ -164,9 +164,11 @@ class Report(Prints):
         }
 
     def _printed(self) -> Printed:
-        said = self.to_dict() | {"dropped": dict(self.dropped), "findings": len(self.findings)}
-        facts = {"job": self.job, "seconds": said["seconds"]}
-        facts |= {name: said[name] for name in ("dry_run", *_FIGURES, "dropped", "failed", "findings") if said[name]}
+        figures = self.to_dict() | {"dropped": dict(self.dropped), "findings": len(self.findings)}
+        facts = {"job": self.job, "seconds": figures["seconds"]}
+        facts |= {
+            name: figures[name] for name in ("dry_run", *_FIGURES, "dropped", "failed", "findings") if figures[name]
+        }
         lines = [finding.to_dict() for finding in self.findings] or self.partitions
         columns = [name for name in _COLUMNS if any(line.get(name) is not None for line in lines)]
         rows = [[_sized(name, line.get(name)) for name in columns] for line in lines]

@@ -219,7 +219,7 @@ class Group(Prints):
     def update(
         self,
         plan: GroupPlan,
-        known: Positions | None = None,
+        positions: Positions | None = None,
         *,
         skips_damage: bool = False,
         check: Callable[[GroupCommit], None] | None = None,
@@ -229,7 +229,7 @@ class Group(Prints):
         """Replaces the positions by what `plan` makes of them, and returns the new ones.
 
         `plan` is called again where another commit came first; an error that it raises ends the commit. It returns None
-        where nothing is to do. `known`: the commit to begin at, without a look whether it is still the newest.
+        where nothing is to do. `positions`: where to begin, without a look whether it is still the newest.
         `skips_damage`: a damaged file has no positions; the plan gets one that nobody has, so that it has work to do.
         `check`: called with the commit that each try begins at; an error that it raises ends the commit. `lease`: the
         lease of the committing server. `made_by`: who made the group, where it has no positions yet.
@@ -240,13 +240,13 @@ class Group(Prints):
         swap = GroupSwap(
             self._files(),
             plan,
-            least=0 if known is None else known.number,
+            least=0 if positions is None else positions.number,
             skips_damage=skips_damage,
             check=check,
             lease=lease,
             made_by=made_by,
         )
-        begun = known.last if known is not None and known.number else swap.newest()
+        begun = positions.last if positions is not None and positions.number else swap.newest()
         return Positions(self.id, swap.run(begun, swap.plan(begun)))
 
     def expired_files(self) -> list[FileInfo]:

@@ -156,8 +156,8 @@ class ChangeWriter:
         # A file that the listing lacks counts as too old: vacuum may have been there already.
         old = [path for path in doubtful if self._made_ms.get(path, oldest_ms - 1) < oldest_ms]
         if old:
-            known = {*pc.unique(snapshot.source.read(None).column("path")).to_pylist()}
-            for path in (path for path in old if path not in known):
+            named_paths = {*pc.unique(snapshot.source.read(None).column("path")).to_pylist()}
+            for path in (path for path in old if path not in named_paths):
                 raise CommitConflictError(
                     "A file is too old to be committed: vacuum might have taken it",
                     path=storage.location(path),
@@ -197,8 +197,8 @@ class ChangeWriter:
             if numbers[-1] > last:
                 stale.extend(file for file in present if file.bounds["partition"][1] == last and file not in stale)
             kept = concat(self.store.read_all(stale), PARTITION_KIND)
-            known = set(numbers).intersection(snapshot.partitions.column("partition").to_pylist())
-            if not known.issubset(kept.column("partition").to_pylist()):
+            existing = set(numbers).intersection(snapshot.partitions.column("partition").to_pylist())
+            if not existing.issubset(kept.column("partition").to_pylist()):
                 # Statistics that another writer got wrong hide a file with such a row: the partition would have two.
                 stale = present
                 kept = concat(self.store.read_all(stale), PARTITION_KIND)
@@ -304,9 +304,9 @@ class ChangeWriter:
             )
         start = 0
         for file, rows in zip(near, tables, strict=True):
-            there = index.slice(start, rows.num_rows)
+            places = index.slice(start, rows.num_rows)
             start += rows.num_rows
-            if there.null_count < rows.num_rows:
+            if places.null_count < rows.num_rows:
                 # `gone` is the old rows, then the rows to drop:
                 #
                 #   gone     |replace 0|replace 1|drop 0|drop 1|
@@ -314,9 +314,9 @@ class ChangeWriter:
                 #
                 # A place below the number of replacements is also the number of the new row. Behind it there is none:
                 # the row only leaves.
-                taken = there.filter(pc.less(there, replace.num_rows))
-                kept = concat([rows.filter(there.is_null()), replace.take(taken)], SEGMENT_KIND)
-                yield file, kept, rows.filter(there.is_valid())
+                taken = places.filter(pc.less(places, replace.num_rows))
+                kept = concat([rows.filter(places.is_null()), replace.take(taken)], SEGMENT_KIND)
+                yield file, kept, rows.filter(places.is_valid())
 
     def _places(self, files: Sequence[RowFile], gone: pa.Array) -> tuple[list[pa.Table], pa.Array]:
         """(the rows of files, the place of each row of all files among the keys `gone`, or null)."""
@@ -362,8 +362,8 @@ def _deleted_topics(snapshot: Snapshot, topic: TopicRow) -> Mapping[str, str]:
     if topic.topic_id == snapshot.topic_id:
         return snapshot.deleted_topics
     before = {**snapshot.deleted_topics, snapshot.topic_id: snapshot.config.get(_DELAY_KEY, "")}
-    there = pc.unique(snapshot.source.read(None).column("topic_id")).to_pylist()
-    return {topic_id: delay for topic_id, delay in before.items() if topic_id in there}
+    ids = pc.unique(snapshot.source.read(None).column("topic_id")).to_pylist()
+    return {topic_id: delay for topic_id, delay in before.items() if topic_id in ids}
 
 
 def check(

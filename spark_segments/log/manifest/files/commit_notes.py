@@ -124,7 +124,7 @@ def note_file(
     removed = [file.path for file in change.removed]
     after = (paths_before - set(removed)) | {file.path for file in change.added}
     payload = b"".join(bytes(memoryview(contents[file.path])) for file in change.added)
-    said = {
+    fields = {
         "format.version": _FORMAT_VERSION,
         "topic": topic,
         "version": name.version,
@@ -141,7 +141,7 @@ def note_file(
         "transactions": {},  # a topic's transactions are rows; readers of the format need the member
         "crc32": zlib.crc32(payload),
     }
-    head = json.dumps(said, separators=(",", ":")).encode()
+    head = json.dumps(fields, separators=(",", ":")).encode()
     return name.path(topic, "note"), b"".join((head, crc_line(head), payload))
 
 
@@ -199,8 +199,8 @@ def were_made(storage: Storage, topic: str) -> bool:
     lost. What is younger than a minute proves nothing, since a listing may not show the manifest yet.
     """
     names = ((file, file.path.rpartition("/")[2]) for file in storage.list(recovery_directory(topic)))
-    made = [file.mtime_ms for file, name in names if name.endswith(".made") or _COPY_NAME.fullmatch(name)]
-    return bool(made) and min(made) < storage.now_ms() - _LISTED_MS  # a store's clock is asked by a write
+    times_ms = [file.mtime_ms for file, name in names if name.endswith(".made") or _COPY_NAME.fullmatch(name)]
+    return bool(times_ms) and min(times_ms) < storage.now_ms() - _LISTED_MS  # a store's clock is asked by a write
 
 
 def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
@@ -213,22 +213,22 @@ def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
         content = data.to_pybytes()
         head, _, rest = content.partition(b"\n")
         line, _, _ = rest.partition(b"\n")
-        said = json.loads(head)
+        fields = json.loads(head)
         start = len(head) + len(line) + 2
-        if said["format.version"] != _FORMAT_VERSION or content[len(head) : start] != crc_line(head):
+        if fields["format.version"] != _FORMAT_VERSION or content[len(head) : start] != crc_line(head):
             return None
-        if (said["topic"], said["version"], said["commit"]) != (topic, name.version, name.commit):
+        if (fields["topic"], fields["version"], fields["commit"]) != (topic, name.version, name.commit):
             return None
-        if zlib.crc32(content[start:]) != said["crc32"]:
+        if zlib.crc32(content[start:]) != fields["crc32"]:
             return None
         contents, added = {}, []
-        for file in said["added"]:
+        for file in fields["added"]:
             contents[file["path"]] = data.slice(start, file["size"])
             added.append(RowFile(file["path"], file["kind"], file["rows"], file["size"], 0, {}))
             start += file["size"]
         return ReadNote(
-            name, said["operation"], said["before"], said["after"], said["removed"], added, contents,
-            int(said["committed_ms"]),
+            name, fields["operation"], fields["before"], fields["after"], fields["removed"], added, contents,
+            int(fields["committed_ms"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -79,13 +79,13 @@ class RowFile:
     @property
     def statistics(self) -> str:
         """The file's statistics, as Delta's log has them."""
-        known = {name: bounds for name, bounds in self.bounds.items() if bounds != UNBOUNDED}
+        by_column = {name: bounds for name, bounds in self.bounds.items() if bounds != UNBOUNDED}
         rows = {} if self.rows == UNKNOWN_ROWS else {"numRecords": self.rows}
         statistics = {
             **rows,
-            "minValues": {name: least for name, (least, _) in known.items()},
-            "maxValues": {name: greatest for name, (_, greatest) in known.items()},
-            "nullCount": dict.fromkeys(known, 0),
+            "minValues": {name: least for name, (least, _) in by_column.items()},
+            "maxValues": {name: greatest for name, (_, greatest) in by_column.items()},
+            "nullCount": dict.fromkeys(by_column, 0),
         }
         return json.dumps(statistics)
 

@@ -29,26 +29,26 @@ class LostManifest:
         free = f"to begin anew without its records, delete {recovery_directory(log.topic)}"
         gone = f"The manifest of topic {log.topic} is gone"
         try:
-            known = known_topic(log)
+            remains = known_topic(log)
         except FormatVersionError:
             raise
         except UNREADABLE:
             message = f"{gone}, and nothing is left that a rebuild could begin with"
             return LostManifest(message, f"Restore the log directory from a backup; {free}")
-        if known.snapshot.deleted_ms is not None:
+        if remains.snapshot.deleted_ms is not None:
             return LostManifest(f"{gone}, and the topic was deleted", free.capitalize())
         message = f"{gone}, but commits of the topic were made"
         return LostManifest(message, f"segments verify LOG_DIR {log.topic} --repair rebuilds it; {free}")
 
 
-def lost_commits(log: TopicLog, made: Collection[int], latest: int) -> LogDirError | None:
-    """The error where any of the `made` versions is above the latest one of the manifest, and its commit, or one before
-    it, is not in Delta's log.
+def lost_commits(log: TopicLog, versions: Collection[int], latest: int) -> LogDirError | None:
+    """The error where any of the `versions` is above the latest one of the manifest, and its commit, or one before it,
+    is not in Delta's log.
 
-    `made`: what `made_versions` gave before the manifest was read. A commit that comes between the two is in both, save
-    where a network file system still believes that the commit's file is missing: a listing does not.
+    `versions`: what `made_versions` gave before the manifest was read. A commit that comes between the two is in both,
+    save where a network file system still believes that the commit's file is missing: a listing does not.
     """
-    last = max(made, default=-1)
+    last = max(versions, default=-1)
     if last <= latest or log.delta.log_files().commits.keys() >= {*range(latest + 1, last + 1)}:
         return None
     return LogDirError(
@@ -64,10 +64,10 @@ def check_none_lost(log: TopicLog, state: TableState, notes: CommitNotes) -> Non
     """To be called before a commit on a state. Raises LogDirError where later commits were made and are lost. `notes`:
     listed after the state was read.
     """
-    made = notes.made_versions
-    if max(made, default=-1) <= state.version:
+    versions = notes.made_versions
+    if max(versions, default=-1) <= state.version:
         return
     latest = log.following(state.table)[-1].version  # another writer has made its commit before its mark
-    error = lost_commits(log, made, latest)
+    error = lost_commits(log, versions, latest)
     if error is not None:
         raise error

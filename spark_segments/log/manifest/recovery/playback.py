@@ -250,16 +250,16 @@ def _proven(
         return []
     following = notes.by_version.get(candidates[0].name.version + 1, ())
     begun = {note.before for name in following if (note := read[name]) is not None}
-    made = None
+    in_log = None
     with contextlib.suppress(*UNREADABLE):
         version = candidates[0].name.version
-        made = note_name(version, log.delta.actions(version))
+        in_log = note_name(version, log.delta.actions(version))
     return [
         note
         for note in candidates
         if note.name in notes.marked
         or note.after in begun
-        or (note.name == made and note.operation != REBUILD)  # whose checkpoint makes it, and not its commit
+        or (note.name == in_log and note.operation != REBUILD)  # whose checkpoint makes it, and not its commit
     ]
 
 
@@ -276,13 +276,13 @@ def _unproven(name: NoteName, note: ReadNote | None) -> Unproven:
     return Unproven(name.version, note.operation, note.committed_ms, frozenset(paths))
 
 
-def _is_whole_in_delta(log: TopicLog, listed: LogFiles, known: int, states: Sequence[_Played]) -> bool:
+def _is_whole_in_delta(log: TopicLog, listed: LogFiles, last_known: int, states: Sequence[_Played]) -> bool:
     """Whether Delta's log shows that the last known commit is the last: no row is as young as it and unnamed. Such rows
     come from a lost commit or from a writer that failed, which cannot be distinguished.
     """
-    if known not in listed.commits:
+    if last_known not in listed.commits:
         return False
-    since_ms, prefix = listed.commits[known].mtime_ms, f"{log.directory}/"
+    since_ms, prefix = listed.commits[last_known].mtime_ms, f"{log.directory}/"
     named = {path for state in states for path in state.files}
     return not any(
         info.mtime_ms >= since_ms and info.path.removeprefix(prefix) not in named
@@ -291,10 +291,10 @@ def _is_whole_in_delta(log: TopicLog, listed: LogFiles, known: int, states: Sequ
     )
 
 
-def _lost_versions(log: TopicLog, listed: LogFiles, known: int, last: int) -> int:
-    """How many commits of (known, last] there were. A rebuild takes versions before its own that are none."""
+def _lost_versions(log: TopicLog, listed: LogFiles, last_known: int, last: int) -> int:
+    """How many commits of (last_known, last] there were. A rebuild takes versions before its own that are none."""
     taken: set[int] = set()
-    for version in (number for number in listed.commits if number > known):
+    for version in (number for number in listed.commits if number > last_known):
         try:
             actions = log.delta.actions(version)
         except (FileNotFoundError, LogDirError):
@@ -305,4 +305,4 @@ def _lost_versions(log: TopicLog, listed: LogFiles, known: int, last: int) -> in
             taken.add(version - 1)  # stays free
             if version not in listed.checkpoints:
                 taken.add(version)  # the rebuild was killed
-    return sum(version not in taken for version in range(known + 1, last + 1))
+    return sum(version not in taken for version in range(last_known + 1, last + 1))

@@ -48,22 +48,22 @@ class SegmentFiles:
     files: Sequence[RowFile]
 
     def read(self, partitions: Collection[int] | None) -> pa.Table:
-        wanted = None if partitions is None else sorted(partitions)
-        files = [file for file in self.files if wanted is None or file.may_hold(wanted)]
+        numbers = None if partitions is None else sorted(partitions)
+        files = [file for file in self.files if numbers is None or file.may_hold(numbers)]
         # Merged files have their rows in order: reading the files in that order saves the sort.
         files.sort(key=lambda file: (file.bounds["partition"], file.bounds["base_offset"]))
         try:
-            tables = self.store.read_all(files) if wanted is None else list(self._of_partitions(files, wanted))
+            tables = self.store.read_all(files) if numbers is None else list(self._of_partitions(files, numbers))
         except FileNotFoundError as error:
             raise rows_are_gone(self.store) from error
         return concat(tables, SEGMENT_KIND)
 
     def _of_partitions(self, files: Sequence[RowFile], partitions: Sequence[int]) -> Iterator[pa.Table]:
         """The rows of some partitions, file by file: files that are not sorted yet hold rows of all others, too."""
-        wanted = pa.array(partitions, pa.int32())
+        numbers = pa.array(partitions, pa.int32())
         for start in range(0, len(files), FILES_AT_A_TIME):
             for rows in self.store.read_all(files[start : start + FILES_AT_A_TIME]):
-                yield rows.filter(pc.is_in(rows.column("partition"), wanted))
+                yield rows.filter(pc.is_in(rows.column("partition"), numbers))
 
 
 def rows_are_gone(store: RowFiles) -> InvalidOptionError:

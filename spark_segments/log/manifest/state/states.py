@@ -91,9 +91,9 @@ class Erasure:
         """
         erasure = dataclasses.replace(erasure, version=snapshot.version + 1)
         states = {**snapshot.states, **Erasure.entry([*Erasure.of(snapshot), erasure])}
-        known = Erasure.offsets(snapshot.states)
+        rewritten_before = Erasure.offsets(snapshot.states)
         for partition, ranges in rewritten.items():
-            kept = _joined([*known.get(partition, ()), *ranges])
+            kept = _joined([*rewritten_before.get(partition, ()), *ranges])
             states[f"{_REWRITTEN}{partition}"] = json.dumps(kept, separators=(",", ":"))
         return dataclasses.replace(snapshot.topic_row, states=states)
 
@@ -301,14 +301,14 @@ def _place(row: Any) -> tuple[int, int, int]:
     return row.partition, row.start_offset, row.end_offset
 
 
-def of_partitions(states: Mapping[str, str], prefix: str, made: Callable[[int, Any], T]) -> dict[int, T]:
-    """{partition: what is made of its entry}. Raises LogDirError for an entry that this package does not write."""
+def of_partitions(states: Mapping[str, str], prefix: str, value_of: Callable[[int, Any], T]) -> dict[int, T]:
+    """{partition: the value of its entry}. Raises LogDirError for an entry that this package does not write."""
     by_partition = {}
     for name, value in states.items():
         if name.startswith(prefix):
             with reading(name, f"{prefix}<partition>"):
                 number = int(name.removeprefix(prefix))
-                by_partition[number] = made(number, json.loads(value))
+                by_partition[number] = value_of(number, json.loads(value))
     return by_partition
 
 

@@ -342,17 +342,17 @@ class TopicLog:
         return UnknownTopicError(f"Unknown topic {self.topic!r}", path=self.storage.uri, hint=why or None)
 
     def _is_gone(self, version: int) -> bool:
-        there = self.versions()
-        if not there or version > there[-1]:  # a listing that lags does not have the newest files
+        versions = self.versions()
+        if not versions or version > versions[-1]:  # a listing that lags does not have the newest files
             return not self.delta.has(version)
-        return version not in there
+        return version not in versions
 
     def _missing(self, version: int) -> InvalidOptionError:
-        there = self.versions()
+        versions = self.versions()
         return InvalidOptionError(
             f"Version {version} of topic {self.topic} is not there (any more)",
             path=self.location,
-            hint=f"The last version is {there[-1]}, and vacuum takes old ones" if there else None,
+            hint=f"The last version is {versions[-1]}, and vacuum takes old ones" if versions else None,
         )
 
     # Delta's log
@@ -447,8 +447,8 @@ class TopicLog:
 
     def _config(self, config: Mapping[str, str], *names: str) -> TopicConfig:
         """The settings of these names in force for a topic of this configuration. No other setting is looked at."""
-        given = {**self._defaults, **config}
-        return topic_config({name: given[name] for name in names if name in given})
+        settings = {**self._defaults, **config}
+        return topic_config({name: settings[name] for name in names if name in settings})
 
     def note_of(
         self, version: int, before: Iterable[RowFile], change: FileChange, note: CommitNote, contents: Mapping[str, Any]

@@ -243,12 +243,12 @@ def check_writable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], loc
 
 
 def _unknown(
-    what: str, name: str, known: int, version: int, features: Sequence[str], location: str
+    what: str, name: str, newest: int, version: int, features: Sequence[str], location: str
 ) -> FormatVersionError:
     return FormatVersionError(
         f"The manifest cannot be {what} by this package: its Delta table asks for more than it knows",
         path=location,
-        expected=f"{name} {known} and no features",
+        expected=f"{name} {newest} and no features",
         found=f"{name} {version}" + (f" and {', '.join(sorted(features))}" if features else ""),
         hint="Another program has changed the table. Only this package may write below a log directory",
     )

@@ -89,8 +89,8 @@ class LogFiles:
         """The files that a version is opened from, and committed on: the last checkpoint, and the commits from its
         version on.
         """
-        whole = (number for number, infos in self.checkpoints.items() if all(info.size for info in infos))
-        start = max((number for number in whole if number <= version), default=-1)
+        usable = (number for number, infos in self.checkpoints.items() if all(info.size for info in infos))
+        start = max((number for number in usable if number <= version), default=-1)
         commits = [self.commits[number] for number in range(start, version + 1) if number in self.commits]
         return [*self.checkpoints.get(start, []), *commits]
 

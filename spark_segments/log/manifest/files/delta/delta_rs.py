@@ -179,5 +179,5 @@ def made_checkpoint(log: Iterable[tuple[str, bytes]]) -> tuple[bytes, bytes]:
                 DeltaTable(place).create_checkpoint()
         except _FAILURES as error:
             raise CommitFailedError(reason(error)) from error
-        made = [name for name in os.listdir(directory) if name not in before and name.endswith(".parquet")]
-        return Path(directory, made[0]).read_bytes(), Path(directory, "_last_checkpoint").read_bytes()
+        checkpoints = [name for name in os.listdir(directory) if name not in before and name.endswith(".parquet")]
+        return Path(directory, checkpoints[0]).read_bytes(), Path(directory, "_last_checkpoint").read_bytes()
