@@ -17,7 +17,6 @@ NOT_NAMES = ("given", "known", "made", "said", "there", "wanted", "whole")
 
 STILL_USED = {
     "format": 6,
-    "kafka": 19,
     "kafka_protocol": 82,
     "replicas": 18,
 }

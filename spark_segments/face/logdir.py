@@ -265,7 +265,7 @@ def _group_offsets(path: str, patterns: Sequence[str], storage_options: Mapping[
     """The positions of groups in a Kafka directory that has partitions of __consumer_offsets."""
     if not patterns:
         return {}
-    from spark_segments.kafka.groups import chosen_groups
+    from spark_segments.kafka.group_patterns import chosen_groups
     from spark_segments.kafka.internal_topics.consumer_offsets import TOPIC, groups_of_records
 
     scan = (

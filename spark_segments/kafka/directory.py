@@ -217,7 +217,7 @@ class KafkaDirectory:
     ) -> KafkaSnapshot:
         """The topic of these partitions. A partition without a topic id has that of the others."""
         ids = [partition.partition.topic_id for partition in recovered]
-        topic_id = next((known for known in ids if known != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
+        topic_id = next((name for name in ids if name != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
         report = RecoveryReport(
             tuple(cut for partition in recovered for cut in partition.log.cuts),
             (*notes, *(note for partition in recovered for note in partition.log.notes)),

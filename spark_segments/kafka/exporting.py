@@ -213,7 +213,7 @@ def export_topics(
 ) -> Report:
     """Writes the partition directories and checkpoints of topics; see LogDir.export_kafka."""
     report = Report("export", dry_run=False)
-    there = set(target.directories())
+    directories = set(target.directories())
     for snapshot, _ in topics:
         if topic_ids is not None and snapshot.topic not in topic_ids:
             names = ", ".join(sorted(topic_ids)[:20]) or "none"
@@ -227,7 +227,7 @@ def export_topics(
             )
         for row in snapshot.partition_rows:
             name = f"{snapshot.topic}-{row.partition}"
-            if name in there and target.list(name):
+            if name in directories and target.list(name):
                 raise LogDirError(
                     "The partition directory already exists",
                     path=target.location(name),

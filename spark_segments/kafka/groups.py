@@ -1,36 +1,23 @@
-"""Groups of Kafka's: their positions in topics that come here, as groups here.
+"""Positions of Kafka's groups in topics that come here, as positions of groups here.
 
-Whoever copies reads them before the logs: so what a group has read is here once its positions are.
+A copy reads them before the logs. Else a group could have a position in records that were not copied.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.errors import InvalidOptionError
 from spark_segments.kafka.internal_topics.consumer_offsets import GroupOffsets
-from spark_segments.log import Group, LogDirectory, PartitionState, Position, Report
+from spark_segments.log import Group, LogDirectory, PartitionState, Position, Report, Snapshot
 from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.kafka.directory import KafkaDirectory
 
 _NAMED = 20  # the partitions that a warning names
-_HIDDEN = "Brokers hide what a user may not DESCRIBE, and share groups have no positions"
-
-
-def chosen_groups(existing: Collection[str], patterns: Sequence[str], of: str) -> list[str]:
-    """The groups of these names or patterns. `of`: what has them, in words.
-
-    Raises InvalidOptionError for a name, which is no pattern, that is no group there.
-    """
-    if missing := sorted({name for name in patterns if not {*"*?["} & {*name}} - set(existing)):
-        raise InvalidOptionError(f"{of} no group {', '.join(missing)}", hint=_HIDDEN)
-    return sorted(name for name in existing if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def keep_groups(
@@ -47,30 +34,59 @@ def keep_groups(
     """
     snapshots = {name: log.snapshot(name) for name in topics}
     kept: dict[str, list[str]] = {name: [] for name in topics}
-    warnings = []
+    warnings: list[str] = []
     for group, offsets in groups.items():
-        theirs: dict[tuple[str, int], Position] = {}
-        ahead = set(parted)
+        positions = _Positions({}, set(parted), snapshots)
         for (topic, number), (offset, metadata) in offsets.items():
             if topic not in snapshots or (topic, number) in parted:
                 continue
-            state = PartitionState.of(snapshots[topic], number)
-            if offset > state.log_end:
-                warnings.append(
-                    f"group {group} is at offset {offset} of {topic}-{number}, which ends at {state.log_end}: the "
-                    "position that it has here, if any, stays"
-                )
-                ahead.add((topic, number))
-            elif len(metadata.encode()) > Position.LONGEST_METADATA:
-                warnings.append(
-                    f"group {group} has metadata of over {Position.LONGEST_METADATA} bytes in {topic}-{number}"
-                )
-            else:
-                theirs[topic, number] = dataclasses.replace(state.position(offset), metadata=metadata)
-        for topic in {topic for topic, _ in theirs}:
+            warning = positions.add(group, topic, number, offset, metadata)
+            if warning is not None:
+                warnings.append(warning)
+        for topic in {topic for topic, _ in positions.rows}:
             kept[topic].append(group)
-        Group(log, group).update(partial(_moved, theirs=theirs, topics=snapshots, ahead=ahead))
+        Group(log, group).update(positions.merged)
     return kept, warnings
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """A group's positions in Kafka: `rows`, for these topics. `unmoved`: partitions in which the group keeps its
+    position here.
+    """
+
+    rows: dict[tuple[str, int], Position]
+    unmoved: set[tuple[str, int]]
+    snapshots: Mapping[str, Snapshot]
+
+    def add(self, group: str, topic: str, number: int, offset: int, metadata: str) -> str | None:
+        """Adds a position. Returns a warning where it cannot be one here."""
+        state = PartitionState.of(self.snapshots[topic], number)
+        # A position above the log end would pass over what is appended here up to it.
+        if offset > state.log_end:
+            self.unmoved.add((topic, number))
+            return (
+                f"group {group} is at offset {offset} of {topic}-{number}, which ends at {state.log_end}: the "
+                "position that it has here, if any, stays"
+            )
+        if len(metadata.encode()) > Position.LONGEST_METADATA:
+            return f"group {group} has metadata of over {Position.LONGEST_METADATA} bytes in {topic}-{number}"
+        self.rows[topic, number] = dataclasses.replace(state.position(offset), metadata=metadata)
+        return None
+
+    def merged(self, existing: Mapping[tuple[str, int], Position]) -> dict[tuple[str, int], Position] | None:
+        """The group's positions after the copy; None: they do not change. A position that stays the same keeps the
+        time of its commit. With a new time each repeated copy would commit all groups again.
+        """
+        now_ms = wall_ms()
+        rows = {key: row for key, row in existing.items() if key[0] not in self.snapshots or key in self.unmoved}
+        for key, position in self.rows.items():
+            before = existing.get(key)
+            if before is not None and dataclasses.replace(before, committed_ms=0) == position:
+                rows[key] = before
+            else:
+                rows[key] = dataclasses.replace(position, committed_ms=now_ms)
+        return None if rows == existing else rows
 
 
 def import_groups(
@@ -81,13 +97,14 @@ def import_groups(
     A directory is one of a broker of several: positions in partitions that it does not have stay as they are here, and
     the report has them as `positions_elsewhere`. With `all_topics` so are those in topics that it does not have.
     """
-    topics, known = report.topics, set(source.topics())
+    topics = report.topics
+    topics_there = set(source.topics())
     imported = {(topic, place.partition) for topic in topics for place in source.sources(topic)}
     elsewhere: list[dict[str, Any]] = []
     for group, offsets in groups.items():
         for (topic, number), (offset, _) in sorted(offsets.items()):
-            is_wanted = topic in topics or (all_topics and topic not in known)
-            if is_wanted and (topic, number) not in imported:
+            is_meant = topic in topics or (all_topics and topic not in topics_there)
+            if is_meant and (topic, number) not in imported:
                 elsewhere.append({"group": group, "topic": topic, "partition": number, "offset": offset})
     others = {
         (topic, row.partition)
@@ -96,7 +113,8 @@ def import_groups(
         if (topic, row.partition) not in imported
     }
     others |= {(position["topic"], position["partition"]) for position in elsewhere}
-    report.details["groups"], warnings = keep_groups(log, groups, topics, others)
+    kept, warnings = keep_groups(log, groups, topics, others)
+    report.details["groups"] = kept
     report.details["positions_elsewhere"] = elsewhere
     report.warnings += [*warnings, *_elsewhere(elsewhere)]
 
@@ -112,18 +130,3 @@ def _elsewhere(positions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             + (f" and {len(partitions) - _NAMED} others" if len(partitions) > _NAMED else "")
             + " are not imported, since the directory lacks these partitions: import the log.dirs that have them"
         )
-
-
-def _moved(
-    rows: dict[tuple[str, int], Position],
-    theirs: dict[tuple[str, int], Position],
-    topics: Collection[str],
-    ahead: Collection[tuple[str, int]],
-) -> dict[tuple[str, int], Position] | None:
-    now_ms = wall_ms()
-    wanted = {key: position for key, position in rows.items() if key[0] not in topics or key in ahead}
-    for key, position in theirs.items():
-        before = rows.get(key)
-        is_same = before is not None and dataclasses.replace(before, committed_ms=0) == position
-        wanted[key] = before if is_same and before is not None else dataclasses.replace(position, committed_ms=now_ms)
-    return None if wanted == rows else wanted

@@ -38,8 +38,8 @@ class _Landed:
 class Landing:
     """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints.
 
-    `gaps`: by partition, offsets between Kafka's segments that no segment has. `made`: partitions that this import
-    made here. `holes`: the committed holes. `first_dirty_offsets`: by partition, the first dirty offset when it was
+    `gaps`: by partition, offsets between Kafka's segments that no segment has. `created`: partitions that this import
+    created here. `holes`: the committed holes. `first_dirty_offsets`: by partition, the first dirty offset when it was
     planned, or after its last commit here.
     """
 
@@ -48,7 +48,7 @@ class Landing:
     before: Snapshot
     plans: Mapping[int, PartitionPlan]
     gaps: Mapping[int, Sequence[tuple[int, int]]]
-    made: frozenset[int]
+    created: frozenset[int]
     holes: list[Hole] = field(default_factory=list)
     first_dirty_offsets: dict[int, int] = field(init=False)
 
@@ -72,25 +72,29 @@ class Landing:
                 for theirs in self.kafka.partition_rows
                 if theirs.partition in partitions
             ]
-            holes = [hole for partition in landed for hole in partition.holes]
-            row = Hole.topic_row(current, holes) if holes else current.topic_row
-            # A capture takes what lies behind its last batch for records of a writer, and these are the cluster's.
-            topic = CapturedBatch.topic_row_without(row, [copy[1].partition for copy in copies])
-            change = Change(
-                Operation.IMPORT,
-                add=[row for partition in landed for row in partition.added],
-                replace=[row for partition in landed for row in partition.replaced],
-                partitions=[partition.row for partition in landed if partition.row is not None],
-                topic=None if topic == current.topic_row else topic,
-                thinned=self._cleaned_there(),
-            )
-            return change if change.add or change.replace or change.partitions else None
+            return self._change(current, landed, {row.partition for _, row in copies})
 
         done = self.manifest.commit(plan)
         if done.change is not None:
             self.holes += [hole for partition in landed for hole in partition.holes]
             for row in done.partition_rows:
                 self.first_dirty_offsets[row.partition] = row.first_dirty_offset
+
+    def _change(self, current: Snapshot, landed: Sequence[_Landed], copied: Collection[int]) -> Change | None:
+        """The commit of what landed; None where it changes nothing. `copied`: partitions that get segments."""
+        holes = [hole for partition in landed for hole in partition.holes]
+        row = Hole.topic_row(current, holes) if holes else current.topic_row
+        # A capture takes what lies behind its last batch for records of a writer, and these are the cluster's.
+        topic = CapturedBatch.topic_row_without(row, copied)
+        change = Change(
+            Operation.IMPORT,
+            add=[row for partition in landed for row in partition.added],
+            replace=[row for partition in landed for row in partition.replaced],
+            partitions=[partition.row for partition in landed if partition.row is not None],
+            topic=None if topic == current.topic_row else topic,
+            thinned=self._cleaned_there(),
+        )
+        return change if change.add or change.replace or change.partitions else None
 
     def _landed(
         self, current: Snapshot, theirs: Partition, copies: Sequence[tuple[SegmentCopy, Segment]], last: bool
@@ -119,10 +123,11 @@ class Landing:
         Kafka                 removed|log start====| gap |=======|end
         holes                |-------|             |-----|
         """
-        number, now_ms = here.partition, self.manifest.storage.now_ms()
+        number = here.partition
+        now_ms = self.manifest.storage.now_ms()
         start = max(here.log_end_offset, min(theirs.log_start_offset, end))
         holes = []
-        if start > here.log_end_offset and number not in self.made:
+        if start > here.log_end_offset and number not in self.created:
             holes.append(Hole(number, here.log_end_offset, start, now_ms, Hole.REMOVED_BEFORE))
         for gap_start, gap_end in self.gaps.get(number, ()):
             if max(gap_start, start) < gap_end <= end:

@@ -74,7 +74,8 @@ def check_end(source: Storage, theirs: KafkaSnapshot, number: int) -> None:
     is missing, the log has neither. A broker leaves no such log, however it stops: it lowers the checkpoint where it
     truncates. A stale listing shows such a log, and so does a copy that is not whole.
     """
-    row, offset = theirs.partition(number), theirs.cleaned.get(number, 0)
+    row = theirs.partition(number)
+    offset = theirs.cleaned.get(number, 0)
     rows = [segment for segment in theirs.live_of(number) if segment.next_offset > row.log_start_offset]
     if offset > row.log_end_offset and _has_gap(source, rows, row.log_start_offset):
         raise LogDirError(
@@ -136,7 +137,8 @@ def _check(
     ours: History, theirs: History, erasures: ErasuresHere, comparison: Comparison, *, is_replicated: bool
 ) -> None:
     erasures.check_appends(ours, theirs, comparison)
-    name, difference = f"{ours.topic}-{ours.partition.partition}", comparison.first_difference
+    name = f"{ours.topic}-{ours.partition.partition}"
+    difference = comparison.first_difference
     if difference is not None:
         raise LogDirError(
             f"{name} holds other records than the Kafka directory from offset {difference} on",
@@ -194,8 +196,10 @@ def plan_import(
     `lacks_segments`: there are gaps between Kafka's segments though its cleaner never ran. Then what is here and not
     there was lost there, and stays.
     """
-    here, theirs = current.partition(number), kafka.partition(number)
-    live, rows = current.live_of(number), kafka.live_of(number)
+    here = current.partition(number)
+    theirs = kafka.partition(number)
+    live = current.live_of(number)
+    rows = kafka.live_of(number)
     # The same offsets on both sides, the log start wherever retention has got to:
     #
     #   Kafka      |log start========|========new========log end|
@@ -210,10 +214,10 @@ def plan_import(
     new_rows = [row for row in rows if row.next_offset > begin]
     may_be_cleaned = not comparison.identical and not lacks_segments
     if is_over or (may_be_cleaned and _has_gap(source, new_rows, begin)):
-        wanted = [row for row in rows if row.next_offset > log_start]
-        if not wanted and theirs.log_end_offset > here.log_end_offset:
-            wanted = rows[-1:]  # the last segment ends at the log end, also where nothing in it is above the log start
-        tasks = [_task(current, kafka, row, row.base_offset) for row in wanted]
+        above_start = [row for row in rows if row.next_offset > log_start]
+        if not above_start and theirs.log_end_offset > here.log_end_offset:
+            above_start = rows[-1:]  # it ends at the log end, also where nothing in it is above the log start
+        tasks = [_task(current, kafka, row, row.base_offset) for row in above_start]
         return PartitionPlan(tuple(tasks), replaces_all=True, adopts_cleaning=True)
     tasks = list(_new(current, kafka, number, comparison.identical))
     return PartitionPlan(tuple(tasks), replaces_all=False, adopts_cleaning=comparison.identical)
@@ -229,17 +233,19 @@ def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> I
         grew        |==========|==========|=====|        the active segment is copied again, in the place of the row
         elsewhere   |==========|====|========|=====|     copied from the log end on, the row stays
     """
-    live, log_end = current.live_of(number), current.partition(number).log_end_offset
+    live = current.live_of(number)
+    log_end = current.partition(number).log_end_offset
+    log_start = kafka.partition(number).log_start_offset
     is_first = alike and not live
     for row in kafka.live_of(number):
         was_active = bool(live) and live[-1].state == Segment.CHUNK and live[-1].base_offset == row.base_offset
         again = alike and was_active and row.next_offset >= live[-1].next_offset
-        rolled = again and row.state != Segment.CHUNK  # its sidecars got their last entries
-        empty = row.next_offset == row.base_offset and is_first
-        is_new = row.next_offset > max(log_end, kafka.partition(number).log_start_offset)
-        if again and (is_new or rolled):
+        is_rolled = again and row.state != Segment.CHUNK  # its sidecars got their last entries
+        is_empty = row.next_offset == row.base_offset and is_first
+        is_new = row.next_offset > max(log_end, log_start)
+        if again and (is_new or is_rolled):
             yield _task(current, kafka, row, row.base_offset, (live[-1],))
-        elif is_new or empty:
+        elif is_new or is_empty:
             # A segment over the log end here is copied from the log end on: its first records are here already, and
             # would else be in the log twice.
             yield _task(current, kafka, row, row.base_offset if is_first else max(row.base_offset, log_end))

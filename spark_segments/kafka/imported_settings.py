@@ -31,19 +31,21 @@ def imported_settings(
     """
     unread: str | None = None
     try:
-        known = topic_configs(source.log_directory)
+        configs = topic_configs(source.log_directory)
     except StorageError:
         raise
     except (SegmentsError, FileNotFoundError) as error:
-        known, unread = None, str(error)
+        configs = None
+        unread = str(error)
     settings = {}
     for topic in topics:
         warnings: list[str] = []
-        theirs = None if known is None else known.get(topic)
+        theirs = None if configs is None else configs.get(topic)
         if unread is not None:
             warnings.append(f"Kafka's settings of its topics cannot be read: {unread}")
         kept = kept_settings(topic, theirs, keep_retention=keep_retention)
-        config, warnings = kept.config | dict(overrides), [*warnings, *kept.warnings]
+        config = kept.config | dict(overrides)
+        warnings += kept.warnings
         if theirs is None and "cleanup.policy" not in overrides and source.is_cleaned(topic):
             warnings.append(
                 f"Kafka compacted {topic}, but its settings are not in this directory: it gets cleanup.policy=delete. "

@@ -125,9 +125,9 @@ class TopicImport:
     """An import of a topic, or of its new segments.
 
     `overrides`: the settings of a topic that is made. `as_broker`: damage cuts the log as far as it does in a broker.
-    `copied`: the segments, records and log_bytes of each partition. `made`: partitions that were made here by it.
-    `whole`: partitions of which all segments are to be scanned. `left`: partitions that changed while they were read,
-    and how often since anything of them was committed.
+    `copied`: the segments, records and log_bytes of each partition. `created`: partitions that it created here.
+    `to_scan_whole`: partitions of which all segments are to be scanned. `left`: partitions that changed while they were
+    read, and how often since anything of them was committed.
     """
 
     source: KafkaDirectory
@@ -139,8 +139,8 @@ class TopicImport:
     progress: Progress | None = None
     copied: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     holes: list[Hole] = field(default_factory=list)
-    made: set[int] = field(default_factory=set)
-    whole: set[int] = field(default_factory=set)
+    created: set[int] = field(default_factory=set)
+    to_scan_whole: set[int] = field(default_factory=set)
     left: dict[int, int] = field(default_factory=dict)
 
     def run(self, report: Report) -> None:
@@ -159,10 +159,11 @@ class TopicImport:
             pending = self._attempt(pending)
         for number in sorted({source.partition for source in self.source.sources(topic)}):
             copied = self.copied[number]
-            action, failed = Operation.IMPORT if copied["segments"] else "leave", {}
+            action = Operation.IMPORT if copied["segments"] else "leave"
+            failed = {}
             if number in self.left:
-                failed["error"] = f"Its files changed in each of {_ATTEMPTS} attempts: run it again"
                 action = Report.FAILED
+                failed["error"] = f"Its files changed in each of {_ATTEMPTS} attempts: run it again"
             report.add_copied(
                 topic, number, action, copied["segments"], copied["records"], copied["log_bytes"], **failed
             )
@@ -184,9 +185,13 @@ class TopicImport:
                 self.holes += landing.holes
         finally:
             early.discard()
+        # A commit of any segment sets the tries of its partition back to 0: a large one of a running broker may take
+        # many attempts, and only a partition of which nothing can be committed is left.
         again = {number for number, tries in self.left.items() if tries < _ATTEMPTS}
         scanned = recovery.partitions.items()
-        return again | {number for number, partition in scanned if number in self.whole and partition.scanned_from}
+        return again | {
+            number for number, partition in scanned if number in self.to_scan_whole and partition.scanned_from
+        }
 
     def _note_changes(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -206,7 +211,9 @@ class TopicImport:
         if current is None:
             return {}
         return {
-            row.partition: Copied(row, tuple(current.live_of(row.partition)), scan_all=row.partition in self.whole)
+            row.partition: Copied(
+                row, tuple(current.live_of(row.partition)), scan_all=row.partition in self.to_scan_whole
+            )
             for row in current.partition_rows
         }
 
@@ -225,18 +232,28 @@ class TopicImport:
         for number, comparison in comparisons.items():
             recovered = recovery.partitions[number]
             with self._unless_changed(recovered):
-                lacks_segments = bool(recovered.log.gaps)
-                plan = plan_import(
-                    self.source.storage, current, kafka, number, comparison, lacks_segments=lacks_segments
-                )
-                if plan.needs_all and recovered.scanned_from:
-                    self.whole.add(number)
-                    continue
-                if plan.replaces_all:
-                    check_erased(self.source.storage, self.manifest.storage, current, kafka, number)
-                plans[number] = plan
+                plan = self._plan(recovered, current, kafka, comparison)
+                if plan is not None:
+                    plans[number] = plan
         gaps = {number: tuple(partition.log.gaps) for number, partition in recovery.partitions.items()}
-        return Landing(self.manifest, kafka, current, plans, gaps, frozenset(self.made))
+        return Landing(self.manifest, kafka, current, plans, gaps, frozenset(self.created))
+
+    def _plan(
+        self, recovered: RecoveredPartition, current: Snapshot, kafka: KafkaSnapshot, comparison: Comparison
+    ) -> PartitionPlan | None:
+        """The plan of a partition; None where it needs segments that this scan has passed over: then the next attempt
+        scans all of them.
+        """
+        number = recovered.partition.partition
+        storage = self.source.storage
+        lacks_segments = bool(recovered.log.gaps)
+        plan = plan_import(storage, current, kafka, number, comparison, lacks_segments=lacks_segments)
+        if plan.needs_all and recovered.scanned_from:
+            self.to_scan_whole.add(number)
+            return None
+        if plan.replaces_all:
+            check_erased(storage, self.manifest.storage, current, kafka, number)
+        return plan
 
     @contextmanager
     def _unless_changed(self, recovered: RecoveredPartition) -> Iterator[None]:
@@ -250,19 +267,24 @@ class TopicImport:
 
     def _checked(self, recovery: Recovery) -> KafkaSnapshot:
         """The snapshot with the partitions that may be imported. Raises where a partition may not."""
-        kafka, storage = recovery.snapshot, self.source.storage
+        kafka = recovery.snapshot
+        storage = self.source.storage
         kept = []
         for row in kafka.partition_rows:
             with self._unless_changed(recovery.partitions[row.partition]):
                 if not self.as_broker:
-                    for cut in kafka.report.cuts:
-                        if cut.partition == row.partition:
-                            _check_cut(storage, cut)
-                    check_end(storage, kafka, row.partition)
+                    self._check_cuts(kafka, row.partition)
                 for segment in kafka.live_of(row.partition):
                     _check_offsets(storage, segment)
                 kept.append(row)
         return dataclasses.replace(kafka, partitions=Partition.table(kept))
+
+    def _check_cuts(self, kafka: KafkaSnapshot, number: int) -> None:
+        """Raises LogDirError where the log of a partition ends before records that it had."""
+        for cut in kafka.report.cuts:
+            if cut.partition == number:
+                _check_cut(self.source.storage, cut)
+        check_end(self.source.storage, kafka, number)
 
     def _has_changed(self, recovered: RecoveredPartition, from_offset: int = 0, *, was_read: bool = False) -> bool:
         """Whether files of a partition's segments, from an offset on, have changed since they were listed."""
@@ -276,21 +298,24 @@ class TopicImport:
         rows = _empty_partitions(kafka, topic_id, 0)
         topic = Eras.unknown(TopicRow(topic_id, self.overrides))
         self.manifest.create_by(Change(Operation.CREATE, partitions=rows, topic=topic))
-        self.made |= {row.partition for row in rows}
+        self.created |= {row.partition for row in rows}
         return self.manifest.snapshot()
 
     def _with_partitions(self, kafka: KafkaSnapshot, current: Snapshot) -> Snapshot:
         """The topic with the partitions that Kafka's topic gained since it was made here."""
-        made: list[Partition] = []
+        created: list[Partition] = []
 
         def plan(current: Snapshot) -> Change | None:
-            made[:] = _empty_partitions(kafka, current.topic_id, current.partitions.num_rows)
-            return Change(Operation.IMPORT, partitions=made, topic=Eras.unknown(current.topic_row)) if made else None
+            # Each try plans again: another import may have created some of them, and a second row would empty theirs.
+            created[:] = _empty_partitions(kafka, current.topic_id, current.partitions.num_rows)
+            if not created:
+                return None
+            return Change(Operation.IMPORT, partitions=created, topic=Eras.unknown(current.topic_row))
 
         if not _empty_partitions(kafka, current.topic_id, current.partitions.num_rows):
             return current
         self.manifest.commit(plan)
-        self.made |= {row.partition for row in made}
+        self.created |= {row.partition for row in created}
         return self.manifest.snapshot()
 
     def _compared(self, recovery: Recovery, current: Snapshot, kafka: KafkaSnapshot) -> dict[int, Comparison]:
@@ -456,7 +481,7 @@ def _with_transactions(
     if copied.base_offset == row.name_offset and _is_producer_snapshot(snapshot):
         target.write(copied.stem + PRODUCER_SNAPSHOT_SUFFIX, snapshot)
     if aborted is None:
-        aborted = _said_aborted(source, row)
+        aborted = _listed_aborted(source, row)
     else:
         aborted = aborted.overlapping(copied.base_offset, copied.next_offset)
     data = txn_index_bytes(aborted)
@@ -465,7 +490,7 @@ def _with_transactions(
     return dataclasses.replace(copied, txn_index_bytes=len(data))
 
 
-def _said_aborted(source: Storage, row: Segment) -> AbortedTransactions:
+def _listed_aborted(source: Storage, row: Segment) -> AbortedTransactions:
     """The entries of Kafka's .txnindex whose markers are in the segment; none where it cannot be read."""
     txn_index = row.sidecars()[TXN_INDEX_SUFFIX]
     try:

@@ -81,10 +81,11 @@ def choose_files(listing: Iterable[FileInfo], next_offset: Callable[[FileInfo], 
         drop(unfinished, "part of a split that did not come to its end")
         drop(list(cleaned), "the cleaner did not come to its end")
         swaps = {name: base for name, base in swaps.items() if name in names}
-    whole = [name for name in swaps if is_log_name(name)]
-    if whole:
-        first = min(swaps[name] for name in whole)
-        end = max(next_offset(names[name]) for name in whole)
+    swapped_logs = [name for name in swaps if is_log_name(name)]
+    # A killed cleaner leaves the segments that the .swap files replace beside them: both would be read.
+    if swapped_logs:
+        first = min(swaps[name] for name in swapped_logs)
+        end = max(next_offset(names[name]) for name in swapped_logs)
         replaced = [name for name in names if name in bases and name not in swaps and first <= bases[name] < end]
         drop(replaced, "compacted into a .swap file")
     drop([name for name in names if name + SWAP_SUFFIX in swaps], "replaced by a .swap file")
@@ -120,8 +121,8 @@ class Listing:
             found = now.get(info.path) or (now.get(info.path + DELETED_SUFFIX) if was_read else None)
             if found is None or not _is_same(info, found, is_last=bases[info.path] == last):
                 return info.path
-        known = bases.keys() | self.passed_over
-        return next((path for path in _logs(now.values(), from_offset, last) if path not in known), None)
+        listed = bases.keys() | self.passed_over
+        return next((path for path in _logs(now.values(), from_offset, last) if path not in listed), None)
 
 
 def _is_same(info: FileInfo, later: FileInfo, *, is_last: bool) -> bool:

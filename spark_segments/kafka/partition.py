@@ -161,9 +161,9 @@ class _Directory:
         The broker writes its checkpoints at different times. Neither a log start nor a cleaner's checkpoint is ever
         above the high watermark, so the highest of them is what all replicas had.
         """
-        known = (self.checkpoints.log_start_offset, self.checkpoints.first_dirty_offset or 0)
+        replicated = (self.checkpoints.log_start_offset, self.checkpoints.first_dirty_offset or 0)
         first = self.logs[0][0] if self.logs else 0
-        self.end_offset = max(high_watermark, first, *known)
+        self.end_offset = max(high_watermark, first, *replicated)
         count = len(self.logs)
         self.logs = [log for log in self.logs if log[0] <= self.end_offset]
         self.is_sealed = len(self.logs) < count

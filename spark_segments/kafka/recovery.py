@@ -43,23 +43,20 @@ def recover(
     begin = max(0, bisect_right(bases, log_start_offset) - 1)  # the segment that a read from the log start begins in
     for number, (base_offset, info) in enumerate(files.logs):
         next_offset = recovered.segments[-1].next_offset if recovered.segments else base_offset
-        if number + 1 < len(bases) and bases[number + 1] <= next_offset:
+        is_last = number + 1 == len(bases)
+        if not is_last and bases[number + 1] <= next_offset:
             _pass_over(storage, files, number, recovered, served=recovered.segments[-1].path)
             continue
         start_offset = max(base_offset, next_offset)
+        # Below the log start no read comes: such a segment ends where the first that is read begins.
         end_offset = bases[begin] if number < begin else None
-        is_last = number + 1 == len(bases)
         limit = files.end_offset if is_last else None
         is_new = is_last or bases[number + 1] > max(copied_end, log_start_offset)
-        copy = copies if is_new and start_offset == base_offset and end_offset is None else None
+        is_copied = is_new and start_offset == base_offset and end_offset is None
+        copy = copies if is_copied else None
         scan = SegmentScan(storage, files, base_offset, info, state, recovered, start_offset, end_offset, limit, copy)
         segment = scan.run()
-        if scan.first_offset < start_offset:
-            last_offset = min(start_offset, scan.next_offset) - 1
-            served = recovered.segments[-1].path
-            recovered.overlaps.append(
-                Overlap(files.topic, files.partition, info.path, scan.first_offset, last_offset, served)
-            )
+        _note_overlap(files, scan, info.path, start_offset, recovered)
         if scan.ended:
             served = files.logs[begin][1].path
             _pass_over(storage, files, number, recovered, served=served, first_offset=segment.next_offset)
@@ -68,6 +65,27 @@ def recover(
         if scan.problem is not None:
             _cut(files, number, scan, recovered)
             break
+    _end(files, state, recovered)
+    return recovered
+
+
+def _note_overlap(
+    files: PartitionFiles, scan: SegmentScan, path: str, start_offset: int, recovered: RecoveredLog
+) -> None:
+    """Reports the offsets of a segment that the segment before it has, too.
+
+    before   |==============|
+    scan              |=====|========|
+                      first start_offset       the log has the first segment's batches of what both have
+    """
+    if scan.first_offset < start_offset:
+        last_offset = min(start_offset, scan.next_offset) - 1
+        served = recovered.segments[-1].path
+        recovered.overlaps.append(Overlap(files.topic, files.partition, path, scan.first_offset, last_offset, served))
+
+
+def _end(files: PartitionFiles, state: ProducerState, recovered: RecoveredLog) -> None:
+    """Sets what holds at the log end."""
     if recovered.segments:
         last = recovered.segments[-1]
         recovered.log_end_offset = last.next_offset
@@ -75,7 +93,6 @@ def recover(
             recovered.segments[-1] = replace(last, state=Segment.CHUNK)
     recovered.last_stable_offset = state.last_stable_offset(recovered.log_end_offset)
     recovered.producers = state.entries()
-    return recovered
 
 
 def _append(recovered: RecoveredLog, segment: Segment) -> None:

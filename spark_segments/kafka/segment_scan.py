@@ -223,12 +223,12 @@ class SegmentScan:
 
         A batch must be decoded for that where its header does not say it, or where it begins before `start_offset`.
         """
-        known = (batches.count != COUNT_UNKNOWN) & (batches.base_offset >= self._start_offset)
-        records = int(batches.count[known].sum(dtype=np.int64))
-        if known.all():
+        is_counted = (batches.count != COUNT_UNKNOWN) & (batches.base_offset >= self._start_offset)
+        records = int(batches.count[is_counted].sum(dtype=np.int64))
+        if is_counted.all():
             return records
         try:
-            for part in opened(window.with_batches(batches.take(~known))):
+            for part in opened(window.with_batches(batches.take(~is_counted))):
                 decoded = decode_batches(
                     part,
                     topic=self._files.topic,
@@ -279,15 +279,15 @@ class SegmentScan:
         aborted = aborted_transactions(self._completed)
         path = self._row.sidecars()[TXN_INDEX_SUFFIX].path
         info = self._sidecar(path)
-        said = None if info is None else self._said(info)
-        if info is not None and said is not None and _agrees(said, aborted):
+        listed = None if info is None else self._listed_aborted(info)
+        if info is not None and listed is not None and _agrees(listed, aborted):
             self._row = replace(self._row, txn_index_bytes=info.size)
         elif len(aborted):
             self._found.aborted[self._row.path] = aborted
-            if said is None or not _agrees(said.take(said.last_offset >= self._start_offset), aborted):
+            if listed is None or not _agrees(listed.take(listed.last_offset >= self._start_offset), aborted):
                 self._note(path, "says what the log does not; the log is read instead" if info else _MISSING)
 
-    def _said(self, info: FileInfo) -> AbortedTransactions | None:
+    def _listed_aborted(self, info: FileInfo) -> AbortedTransactions | None:
         try:
             return parse_txn_index(self._storage.read(info.path, 0, info.size), path=info.path)
         except CorruptBatchError as error:
@@ -326,13 +326,13 @@ def _shows_cleaner(batches: BatchTable, next_offset: int) -> bool:
     return batches.has_cleaned() or bool((batches.base_offset > before + 1).any())
 
 
-def _agrees(said: AbortedTransactions, aborted: AbortedTransactions) -> bool:
+def _agrees(listed: AbortedTransactions, aborted: AbortedTransactions) -> bool:
     """Whether a .txnindex agrees with the scan of its .log."""
     # A transaction may have begun before the first segment that is still there, so earlier first offsets are right.
     return (
-        len(said) == len(aborted)
-        and bool((said.producer_id == aborted.producer_id).all())
-        and bool((said.last_offset == aborted.last_offset).all())
-        and bool((said.first_offset <= aborted.first_offset).all())
-        and bool((said.last_stable_offset <= aborted.last_stable_offset).all())
+        len(listed) == len(aborted)
+        and bool((listed.producer_id == aborted.producer_id).all())
+        and bool((listed.last_offset == aborted.last_offset).all())
+        and bool((listed.first_offset <= aborted.first_offset).all())
+        and bool((listed.last_stable_offset <= aborted.last_stable_offset).all())
     )

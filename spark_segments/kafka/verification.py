@@ -108,9 +108,9 @@ def add_report(report: RecoveryReport, findings: Findings) -> None:
             found=f"offsets {overlap.first_offset} to {overlap.last_offset}, for which {overlap.served} is read instead"
             + (f"; the file is damaged, too: {overlap.problem}" if overlap.problem else ""),
         )
-    known = {finding.path for finding in findings.found}
+    reported = {finding.path for finding in findings.found}
     for note in report.notes:
-        if note.path not in known:
+        if note.path not in reported:
             findings.add(
                 "A file is not used as it is: " + note.message,
                 severity=Findings.WARNING,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_segments.config import selected_topics
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.extensions import observed_job
-from spark_segments.kafka.groups import chosen_groups, keep_groups
+from spark_segments.kafka.group_patterns import chosen_groups
+from spark_segments.kafka.groups import keep_groups
 from spark_segments.kafka.internal_topics.consumer_offsets import GroupOffsets
 from spark_segments.kafka_protocol.capturing.options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.capturing.partition_capture import DivergedError
@@ -54,25 +55,24 @@ def capture(
     (see CaptureOptions), or the cluster does not answer for `patience_seconds`. Raises UnknownTopicError where there is
     no such topic, and SourceError where no broker answers within `reach_seconds`.
     """
-    options, report = options or CaptureOptions(), Report("capture", dry_run=False)
-    rate = RateLimit(options.max_rate)
+    options = options or CaptureOptions()
+    report = Report("capture", dry_run=False)
     report.details |= {"holes": [], "undecided": []}
+    rate = RateLimit(options.max_rate)
     selected_topics((), topics)  # names that no topic has are no question for a cluster
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
         cluster_topics = source.reached(min(options.reach_seconds, options.patience_seconds))
-        wanted = selected_topics(cluster_topics, topics)
-        names = [name for name in wanted if name in cluster_topics]
-        if not names:
+        names = selected_topics(cluster_topics, topics)
+        chosen = [cluster_topics[name] for name in names if name in cluster_topics]
+        if not chosen:
             raise UnknownTopicError(
                 f"{servers} shows no topic {', '.join(topics)}",
                 hint="Internal topics are left out, and brokers hide what this user may not read",
             )
         # Before the logs, so that no position lies above what is captured.
-        chosen = [cluster_topics[name] for name in names]
-        read = patient(partial(_groups, source, options.groups, chosen), options.patience_seconds)
-        here: dict[str, str] = {}
-
-        for name in wanted:
+        positions = patient(partial(_groups, source, options.groups, chosen), options.patience_seconds)
+        names_here: dict[str, str] = {}
+        for name in names:
             if name not in cluster_topics:
                 report.add(name, None, Report.FAILED, error=f"{servers} shows no topic {name}")
                 continue
@@ -82,39 +82,51 @@ def capture(
             try:
                 if options.recapture:
                     branch(log, name, cluster_topics)
-                try:
-                    here[name] = work.run()
-                except DivergedError as error:
-                    if options.on_divergence is not Divergence.BRANCH:
-                        raise
-                    report.warn(
-                        f"{work.name}: {error.message}. What was captured stays there; "
-                        f"a new copy goes on in {branch(log, name, cluster_topics)}"
-                    )
-                    here[name] = work.run()
-                    report.partitions[-1]["branched"] = True
+                names_here[name] = _captured(work, partial(branch, log, name, cluster_topics), options, report)
             except SegmentsError as error:
                 work.add_line(Report.FAILED, error=str(error))
-        renamed = {
-            group: {(here.get(topic, topic), number): offset for (topic, number), offset in offsets.items()}
-            for group, offsets in read.items()
-        }
-        lines = {line["topic"]: line for line in report.partitions if line["action"] == CAPTURED}
-        parted = {(name, number) for name, line in lines.items() for number in line["kept"]}
-        kept, warnings = keep_groups(log, renamed, [*lines] if renamed else [], parted)
-        for text in warnings:
-            report.warn(text)
-        for name, groups in kept.items():
-            lines[name]["groups"] = groups
+        _keep_groups(log, positions, names_here, report)
     rate.wait()  # the next pass finds nothing saved up
     return report.finish()
+
+
+def _captured(work: TopicCapture, begin_copy: Callable[[], str], options: CaptureOptions, report: Report) -> str:
+    """Captures a topic, in a new copy where its log in the cluster is another one and the options say so. Returns the
+    topic's name here.
+    """
+    try:
+        return work.run()
+    except DivergedError as error:
+        if options.on_divergence is not Divergence.BRANCH:
+            raise
+        report.warn(
+            f"{work.name}: {error.message}. What was captured stays there; a new copy goes on in {begin_copy()}"
+        )
+        name_here = work.run()
+        report.partitions[-1]["branched"] = True
+        return name_here
+
+
+def _keep_groups(log: LogDirectory, positions: GroupOffsets, names_here: Mapping[str, str], report: Report) -> None:
+    """Gives the groups here their positions in the topics that were captured, under these topics' names here."""
+    renamed = {
+        group: {(names_here.get(topic, topic), number): offset for (topic, number), offset in offsets.items()}
+        for group, offsets in positions.items()
+    }
+    lines = {line["topic"]: line for line in report.partitions if line["action"] == CAPTURED}
+    parted = {(name, number) for name, line in lines.items() for number in line["kept"]}
+    kept, warnings = keep_groups(log, renamed, [*lines] if renamed else [], parted)
+    for text in warnings:
+        report.warn(text)
+    for name, groups in kept.items():
+        lines[name]["groups"] = groups
 
 
 def _groups(source: SourceCluster, patterns: Sequence[str], topics: Sequence[SourceTopic]) -> GroupOffsets:
     if not patterns:
         return {}
-    there = source.groups()
+    groups = source.groups()
     return {
-        group: source.positions(group, there[group], topics)
-        for group in chosen_groups(there, patterns, "The cluster shows")
+        group: source.positions(group, groups[group], topics)
+        for group in chosen_groups(groups, patterns, "The cluster shows")
     }

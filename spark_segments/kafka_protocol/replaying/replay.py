@@ -10,7 +10,7 @@ nothing else writes it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import InvalidOptionError, InvalidRecordError, OffsetOutOfRangeError, UnknownTopicError
 from spark_segments.extensions import observed_job
 from spark_segments.format.encoding.partitioner import murmur2_partitions
-from spark_segments.kafka.groups import chosen_groups
+from spark_segments.kafka.group_patterns import chosen_groups
 from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.kafka_protocol.replaying.rehashing import (
     REHASHED,
@@ -129,8 +129,9 @@ class ReplayOptions:
 
     def __post_init__(self) -> None:
         for name in ("from_time_ms", "to_time_ms"):  # `2 hours ago` is one time for all topics and rounds
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, moment_ms(given))
+            time = getattr(self, name)
+            if time is not None:
+                object.__setattr__(self, name, moment_ms(time))
 
 
 @observed_job("replay")
@@ -203,7 +204,7 @@ class _Topic:
 
     snapshot: Snapshot
     target: str
-    there: TargetTopic | None
+    cluster_topic: TargetTopic | None
     places: Places
     ends: Places
     new_ends: Places
@@ -228,13 +229,16 @@ class _Topic:
     @property
     def target_partitions(self) -> int:
         """How many partitions the topic there has, or is made with."""
-        return len(self.ends) if self.there is None else len(self.there.ends)
+        return len(self.ends) if self.cluster_topic is None else len(self.cluster_topic.ends)
 
     def after(self, before: _Topic | None) -> _Topic:
         """The topic with what an earlier try did."""
         if before is not None:
-            self.records, self.sent_bytes, self.warnings = before.records, before.sent_bytes, before.warnings
-            self.created, self.to_send = before.created, before.to_send
+            self.records = before.records
+            self.sent_bytes = before.sent_bytes
+            self.warnings = before.warnings
+            self.created = before.created
+            self.to_send = before.to_send
         return self
 
 
@@ -249,7 +253,10 @@ class Replay:
         options: ReplayOptions,
         progress: Progress | None = None,
     ) -> None:
-        self._log, self._topics, self._options, self._progress = log, topics, options, progress
+        self._log = log
+        self._topics = topics
+        self._options = options
+        self._progress = progress
         self._schema_ids: SchemaIds | None = None
         if options.source_registry or options.target_registry:
             if not (options.source_registry and options.target_registry):
@@ -468,8 +475,9 @@ class Replay:
     def _check(self, snapshot: Snapshot, number: int, place: int, metadata: Sequence[str]) -> None:
         """Raises OffsetOutOfRangeError where this is not the log that was sent, or records have left it since."""
         state = PartitionState.of(snapshot, number)
-        known = Position(place, metadata[0], int(metadata[1])) if len(metadata) > 1 else state.position(place)
-        loss = known.loss_in(state, (snapshot.topic, number), f"replay {self._name}")
+        # Without metadata, as replays of earlier versions committed, only the offset can be compared.
+        position = Position(place, metadata[0], int(metadata[1])) if len(metadata) > 1 else state.position(place)
+        loss = position.loss_in(state, (snapshot.topic, number), f"replay {self._name}")
         if loss is not None:
             raise OffsetOutOfRangeError(
                 loss.message,
@@ -480,7 +488,7 @@ class Replay:
 
     def _problems(self, topic: _Topic) -> Iterator[str]:
         """Why the cluster would change or lose the topic's records, or already has other records."""
-        config = topic.there.config if topic.there is not None else self._config(topic.snapshot)
+        config = topic.cluster_topic.config if topic.cluster_topic is not None else self._config(topic.snapshot)
         yield from self._partition_problems(topic)
         if self._options.idempotent and topic.new_ends.keys() < topic.ends.keys():
             yield (
@@ -499,9 +507,9 @@ class Replay:
             size = largest_metadata(topic.ends, topic.target_partitions)
             if size > Position.LONGEST_METADATA:
                 yield f"topic {topic.target} has too few partitions for {count}: positions of {size} bytes of metadata"
-        if topic.there is None:
+        if topic.cluster_topic is None:
             return
-        cluster_ends = topic.there.ends
+        cluster_ends = topic.cluster_topic.ends
         if len(cluster_ends) < count and not self._rehashes:
             yield (
                 f"topic {topic.target} has {plural(len(cluster_ends), 'partition')}, and {count} are needed: "
@@ -564,10 +572,10 @@ class Replay:
         return {name: snapshot.config[name] for name in _KEPT_SETTINGS if name in snapshot.config}
 
     def _largest_record(self) -> int | None:
-        there = self._cluster.topics(list(self._targets().values()))
-        limits = [topic.config.get("max.message.bytes") for topic in there.values()]
+        topics = self._cluster.topics(list(self._targets().values()))
+        limits = [topic.config.get("max.message.bytes") for topic in topics.values()]
         sizes = [int(limit) for limit in limits if limit is not None]
-        return max(sizes) if sizes and len(sizes) == len(there) else None
+        return max(sizes) if sizes and len(sizes) == len(topics) else None
 
     # Records
 
@@ -578,7 +586,7 @@ class Replay:
             topic.offset_map.settle(
                 {number: place for number, place in topic.places.items() if number not in topic.new}
             )
-        if topic.there is None:
+        if topic.cluster_topic is None:
             self._cluster.create_topic(topic.target, len(topic.ends), self._config(topic.snapshot))
         if topic.new:  # from now on the replay is known there
             self._under_way(topic).places |= {number: topic.places[number] for number in topic.new}
@@ -604,7 +612,7 @@ class Replay:
 
     def _pass_arrived(self, topic: _Topic) -> None:
         """Passes over records that were sent without transactions, and whose position was not committed any more."""
-        cluster_ends = topic.there.ends if topic.there is not None else {}
+        cluster_ends = topic.cluster_topic.ends if topic.cluster_topic is not None else {}
         arrived = {
             number: cluster_ends[number] - end
             for number, end in topic.new_ends.items()
@@ -680,33 +688,18 @@ class Replay:
 
     def _produce(self, topic: _Topic, transaction: _Transaction, number: int, batch: pa.RecordBatch) -> None:
         """Hands records of a partition to the producer."""
+        producer = self._cluster.producer
         offsets = batch.column("offset").to_pylist()
         times = pc.divide(batch.column("timestamp").cast(pa.int64()), 1000).to_pylist()
-        headers = [
-            None if not some else [(each["key"], each["value"]) for each in some]
-            for some in batch.column("headers").to_pylist()
-        ]
-        producer = self._cluster.producer
-        targets = [number] * len(offsets)
-        if self._rehashes:
-            count = topic.target_partitions
-            by_key = murmur2_partitions(batch.column("key"), count)
-            targets = np.where(by_key < 0, number % count, by_key).tolist()
-        old = {there: transaction.old.setdefault((number, there), []) for there in {*targets}}
-        new = {there: transaction.new.setdefault((number, there), []) for there in {*targets}}
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            offset, there = message.offset(), message.partition()
-            assert there is not None
-            if error is None and offset is not None:
-                new[there].append(offset)
-            elif error is not None and transaction.problem is None:
-                at = old[there][min(len(new[there]), len(old[there]) - 1)]
-                transaction.problem = delivery_problem(error, f"The record of {topic.name}-{number} at offset {at}")
-
-        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        rows = zip(offsets, times, keys, values, headers, targets, strict=True)
-        for offset, time_ms, key, value, some, there in rows:
+        keys = batch.column("key").to_pylist()
+        values = batch.column("value").to_pylist()
+        partitions = self._partitions_of(topic, number, batch)
+        for partition in {*partitions}:
+            transaction.old.setdefault((number, partition), [])
+            transaction.new.setdefault((number, partition), [])
+        delivered = _delivery(topic, transaction, number)
+        rows = zip(offsets, times, keys, values, _headers(batch), partitions, strict=True)
+        for offset, time_ms, key, value, headers, partition in rows:
             if not time_ms:
                 raise InvalidRecordError(
                     f"The record of {topic.name}-{number} at offset {offset} cannot be sent: its time is 0, which "
@@ -715,17 +708,26 @@ class Replay:
                 )
             while True:
                 try:
-                    producer.produce(topic.target, value, key, there, delivered, timestamp=time_ms, headers=some)
+                    producer.produce(topic.target, value, key, partition, delivered, timestamp=time_ms, headers=headers)
                     break
-                except BufferError:
+                except BufferError:  # its queue is full: nothing was taken, so the same record is handed over again
                     producer.poll(0.1)
-            old[there].append(offset)
+            transaction.old[number, partition].append(offset)
         sent_bytes = sum(len(data) for data in (*keys, *values) if data is not None)
         transaction.records += len(offsets)
         transaction.sent_bytes += sent_bytes
         self._rate.spend(sent_bytes)
         transaction.places[number] = offsets[-1] + 1
         producer.poll(0)
+
+    def _partitions_of(self, topic: _Topic, number: int, batch: pa.RecordBatch) -> list[int]:
+        """The partition there of each record of a partition here."""
+        if not self._rehashes:
+            return [number] * batch.num_rows
+        count = topic.target_partitions
+        by_key = murmur2_partitions(batch.column("key"), count)
+        partitions: list[int] = np.where(by_key < 0, number % count, by_key).tolist()
+        return partitions
 
     def _commit(self, topic: _Topic) -> None:
         """Ends the transaction under way: records, then their map, then the commit."""
@@ -769,6 +771,33 @@ class Replay:
                 metadata += f" {new_end}"
             positions[topic.target, number] = (place, metadata)
         return positions
+
+
+def _delivery(topic: _Topic, transaction: _Transaction, number: int) -> Callable[[KafkaError | None, Message], None]:
+    """What notes the new offsets of a partition's records, and the first problem of one."""
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
+        partition = message.partition()
+        assert partition is not None
+        new = transaction.new[number, partition]
+        if error is None and offset is not None:
+            new.append(offset)
+        elif error is not None and transaction.problem is None:
+            # Records of a partition arrive in their order: as many as have arrived, so far is the one that has not.
+            old = transaction.old[number, partition]
+            old_offset = old[min(len(new), len(old) - 1)]
+            transaction.problem = delivery_problem(error, f"The record of {topic.name}-{number} at offset {old_offset}")
+
+    return delivered
+
+
+def _headers(batch: pa.RecordBatch) -> list[list[tuple[str, bytes]] | None]:
+    """The headers of each record as the producer takes them."""
+    return [
+        [(header["key"], header["value"]) for header in headers] if headers else None
+        for headers in batch.column("headers").to_pylist()
+    ]
 
 
 def _others(topic: _Topic, number: int, expected: int, found: int) -> TargetError:
