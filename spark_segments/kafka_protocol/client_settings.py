@@ -75,7 +75,8 @@ def kafka_python_options(settings: Mapping[str, str]) -> dict[str, Any]:
             options[key] = convert(value)
         except ValueError:
             raise InvalidOptionError(f"{name} is no number") from None
-    if (tokens := _tokens(settings)) is not None:
+    tokens = _tokens(settings)
+    if tokens is not None:
         options["sasl_oauth_token_provider"] = _TokenProvider(tokens)
     return options
 
@@ -100,7 +101,8 @@ def librdkafka_options(settings: Mapping[str, str]) -> dict[str, Any]:
     options: dict[str, Any] = {_LIBRDKAFKA.get(name, name): value for name, value in _checked(settings).items()}
     if options.get("ssl.endpoint.identification.algorithm") == "":
         options["ssl.endpoint.identification.algorithm"] = "none"
-    if (tokens := _tokens(settings)) is not None:
+    tokens = _tokens(settings)
+    if tokens is not None:
         tokens.token()
         options["oauth_cb"] = lambda _: tokens.token()
     return options
@@ -113,7 +115,8 @@ def _tokens(settings: Mapping[str, str]) -> Tokens | None:
     arguments = {_TOKENS[name]: value for name, value in settings.items() if name in _TOKENS}
     if _JAAS in settings:
         for name, ours in (("clientId", "client_id"), ("clientSecret", "client_secret"), ("scope", "scope")):
-            if (value := _of_jaas(settings[_JAAS], name)) is not None:
+            value = _of_jaas(settings[_JAAS], name)
+            if value is not None:
                 arguments[ours] = value
     arguments.setdefault("endpoint", "")
     trusted = settings.get("ssl.truststore.location", settings.get("ssl.ca.location"))
@@ -131,23 +134,12 @@ def _of_jaas(text: str, name: str) -> str | None:
 
 def _checked(settings: Mapping[str, str]) -> dict[str, str]:
     """Settings with names in _OPTIONS. Settings out of a JAAS text have librdkafka's names."""
-    if (mechanism := _mechanism(settings)) is not None and mechanism.upper() not in _MECHANISMS:
-        hint = "For MSK, use SCRAM or mutual TLS, which it has, too" if mechanism == "AWS_MSK_IAM" else None
-        raise InvalidOptionError(
-            "A login of this mechanism is not there",
-            expected=f"sasl.mechanism={', '.join(_MECHANISMS)}",
-            found=mechanism if mechanism in ("AWS_MSK_IAM", "GSSAPI") else "another",
-            hint=hint,
-        )
+    _check_mechanism(settings)
     checked: dict[str, str] = {}
     passed_over: list[str] = []
     for name, value in settings.items():
         if name == _JAAS:
-            for ours in () if _mechanism(settings) == _OAUTHBEARER else ("username", "password"):
-                said = _of_jaas(value, ours)
-                if said is None:
-                    raise InvalidOptionError(f"{_JAAS} has no {ours}", expected=f'{ours}="…"')
-                checked[f"sasl.{ours}"] = said
+            checked |= _credentials(value, settings)
         elif name in _OPTIONS:
             checked[name] = value
         elif name == _KEYSTORE:
@@ -160,14 +152,47 @@ def _checked(settings: Mapping[str, str]) -> dict[str, str]:
                 "A store of keys or certificates of this type cannot be read", expected=f"{name}=PEM"
             )
     for name in passed_over:
-        meant = nearest(name, [*_OPTIONS, *_TOKENS, _JAAS])
-        is_slip = shown_setting(name) != name or (meant is not None and meant.startswith(_OF_SECURITY))
-        if (name.startswith(_OF_SECURITY) and not _has_no_effect(name, settings[name])) or is_slip:
-            expected = ", ".join(sorted([*_OPTIONS, *_TOKENS, _JAAS, _KEYSTORE]))
-            raise InvalidOptionError("A client setting that is not known", expected=expected, found=shown_setting(name))
+        _check_passed_over(name, settings[name])
     if passed_over:
         _tell(tuple(sorted(map(shown_setting, passed_over))))
     return checked
+
+
+def _check_mechanism(settings: Mapping[str, str]) -> None:
+    mechanism = _mechanism(settings)
+    if mechanism is None or mechanism.upper() in _MECHANISMS:
+        return
+    hint = "For MSK, use SCRAM or mutual TLS, which it has, too" if mechanism == "AWS_MSK_IAM" else None
+    raise InvalidOptionError(
+        "A login of this mechanism is not there",
+        expected=f"sasl.mechanism={', '.join(_MECHANISMS)}",
+        found=mechanism if mechanism in ("AWS_MSK_IAM", "GSSAPI") else "another",  # it may be a misplaced password
+        hint=hint,
+    )
+
+
+def _credentials(jaas: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """The name and the password in a JAAS text; none where tokens are the login."""
+    if _mechanism(settings) == _OAUTHBEARER:
+        return {}
+    credentials = {}
+    for name in ("username", "password"):
+        value = _of_jaas(jaas, name)
+        if value is None:
+            raise InvalidOptionError(f"{_JAAS} has no {name}", expected=f'{name}="…"')
+        credentials[f"sasl.{name}"] = value
+    return credentials
+
+
+def _check_passed_over(name: str, value: str) -> None:
+    """Raises InvalidOptionError for a setting that must not be passed over: without one of security the connection
+    would be another one, and a slip of the pen may be such a setting, or a secret in the place of a name.
+    """
+    meant = nearest(name, [*_OPTIONS, *_TOKENS, _JAAS])
+    is_slip = shown_setting(name) != name or (meant is not None and meant.startswith(_OF_SECURITY))
+    if (name.startswith(_OF_SECURITY) and not _has_no_effect(name, value)) or is_slip:
+        expected = ", ".join(sorted([*_OPTIONS, *_TOKENS, _JAAS, _KEYSTORE]))
+        raise InvalidOptionError("A client setting that is not known", expected=expected, found=shown_setting(name))
 
 
 def _has_no_effect(name: str, value: str) -> bool:

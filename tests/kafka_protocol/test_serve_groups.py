@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol.serving.coordinator import Coordinator, RefusedError
+from spark_segments.kafka_protocol.serving.coordinator import Coordinator, JoinRequest, RefusedError
 from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.server import Server
 from spark_segments.log.groups.group_files import content_of
@@ -216,15 +216,18 @@ class Gone:
 def test_a_member_that_went_while_it_joined_is_not_waited_for():
     joined = Coordinator(None).join(
         "billing",
-        "",
-        None,
-        "consumer",
-        [("range", b"")],
-        session_seconds=10,
-        rebalance_seconds=1000,
-        client=("reader", "127.0.0.1"),
-        asks_twice=False,
-        call=Gone(),
+        JoinRequest(
+            "",
+            None,
+            "consumer",
+            [("range", b"")],
+            session_seconds=10,
+            rebalance_seconds=1000,
+            client_id="reader",
+            client_host="127.0.0.1",
+            asks_twice=False,
+        ),
+        Gone(),
     )
     with pytest.raises(RefusedError):
         joined()

@@ -70,6 +70,53 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """A client's request to join a group. `member_id`: "" for a new member. `asks_twice`: a new member gets its id
+    first (KIP-394), and joins again with it.
+    """
+
+    member_id: str
+    instance_id: str | None
+    protocol_type: str
+    protocols: Sequence[tuple[str, bytes]]
+    session_seconds: float
+    rebalance_seconds: float
+    client_id: str
+    client_host: str
+    asks_twice: bool
+
+    def check(self) -> None:
+        """Raises RefusedError for what no group takes."""
+        if not _LEAST_SESSION_SECONDS <= self.session_seconds <= _LONGEST_SESSION_SECONDS:
+            raise RefusedError(ErrorCode.invalid_session_timeout, self.member_id)
+        if not self.protocols or not self.protocol_type:
+            raise RefusedError(ErrorCode.inconsistent_group_protocol, self.member_id)
+
+    def member(self, member_id: str, existing: Member | None, owner: str) -> Member:
+        """The member as it is from now on. An existing one keeps whose memory it takes, and its assignment."""
+        member = existing
+        if member is None:
+            member = Member(
+                member_id,
+                self.instance_id,
+                self.client_id,
+                self.client_host,
+                owner,
+                self.session_seconds,
+                self.rebalance_seconds,
+                (),
+                0.0,
+            )
+        return replace(
+            member,
+            protocols=self.protocols,
+            seen_seconds=time.monotonic(),
+            session_seconds=self.session_seconds,
+            rebalance_seconds=self.rebalance_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """The answer to a member that joined. `members`: for the leader alone, (member id, instance id, metadata)."""
 
@@ -105,8 +152,9 @@ class _Group:
 
     def static(self, instance_id: str | None) -> Member | None:
         """The static member of an instance id, which keeps its assignment when it restarts (KIP-345)."""
-        known = (member for member in self.members.values() if instance_id and member.instance_id == instance_id)
-        return next(known, None)
+        if not instance_id:
+            return None
+        return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
     def changed(self) -> None:
         waiting, self.waiting = self.waiting, WeakSet()
@@ -127,10 +175,10 @@ class _Group:
         member = self.members.pop(member_id)
         self.kept.give(member.owner, member.size_bytes)
 
-    def assign(self, given: Mapping[str, bytes]) -> None:
+    def assign(self, assignments: Mapping[str, bytes]) -> None:
         """Gives each member what the leader says. Raises RefusedError where there is no memory for it."""
         for member in list(self.members.values()):
-            self.put(replace(member, assignment=given.get(member.id, b"")))
+            self.put(replace(member, assignment=assignments.get(member.id, b"")))
 
     def offer(self, member_id: str, until_seconds: float, owner: str) -> None:
         """Notes an id that a member was given to join with."""
@@ -142,7 +190,8 @@ class _Group:
 
     def withdraw(self, member_id: str) -> bool:
         """Whether such an id was given out. It is not, any more."""
-        if (pending := self.pending.pop(member_id, None)) is None:
+        pending = self.pending.pop(member_id, None)
+        if pending is None:
             return False
         self.kept.give(pending[1], _MEMBER_BYTES)
         return True
@@ -150,16 +199,16 @@ class _Group:
     def rebalance(self) -> None:
         if self.state in (EMPTY, SYNCING, STABLE):
             self.is_first = self.state == EMPTY
-            self.state, self.begun_seconds = JOINING, time.monotonic()
+            self.state = JOINING
+            self.begun_seconds = time.monotonic()
         self.changed()
 
     def rename(self, member: Member, member_id: str) -> None:
         if self.leader == member.id:
             self.leader = member_id
         renamed = replace(member, id=member_id, waiting=0)  # the client that waits under the id before is gone
-        self.members = {
-            known.id: known for known in (renamed if known is member else known for known in self.members.values())
-        }
+        members = [renamed if other is member else other for other in self.members.values()]
+        self.members = {other.id: other for other in members}
         self.changed()
 
     def remove(self, member_id: str) -> None:
@@ -167,7 +216,8 @@ class _Group:
         if self.members:
             self.rebalance()
         else:
-            self.state, self.leader = EMPTY, ""
+            self.state = EMPTY
+            self.leader = ""
             self.generation += 1
             self.changed()
 
@@ -203,7 +253,8 @@ class _Group:
             self.take_out(member.id)
         self.generation += 1
         if not self.members:
-            self.state, self.leader = EMPTY, ""
+            self.state = EMPTY
+            self.leader = ""
         else:
             self.state = SYNCING
             self.protocol = self.chosen()
@@ -293,27 +344,39 @@ class Coordinator:
         """
         if not self.holds():
             raise RefusedError(ErrorCode.not_coordinator)
-        is_open = False
-        while not is_open:
-            with self._lock:
-                group = self._groups.get(name)
-                if group is None:
-                    if owner is None:
-                        raise RefusedError(missing)
-                    if not self._kept.take(owner, _GROUP_BYTES + len(name)):
-                        raise RefusedError(ErrorCode.group_max_size_reached)
-                    group = self._groups[name] = _Group(name, owner, self._kept)
+        while True:
+            group = self._group(name, owner, missing)
             with group.lock:
-                if is_open := not group.is_dropped:
-                    group.expire()
-                    try:
-                        yield group
-                    finally:
-                        if not group.members and not group.pending:
-                            with self._lock:
-                                if self._groups.get(name) is group:
-                                    del self._groups[name]
-                            self._drop(group)
+                # Between the look-up and its lock another thread may have dropped it: then its name has another group.
+                if group.is_dropped:
+                    continue
+                group.expire()
+                try:
+                    yield group
+                finally:
+                    self._drop_if_empty(group)
+                return
+
+    def _group(self, name: str, owner: str | None, missing: ErrorCode) -> _Group:
+        """The group of a name, not locked; a new one where there is none, if it has an owner. Raises RefusedError."""
+        with self._lock:
+            group = self._groups.get(name)
+            if group is None:
+                if owner is None:
+                    raise RefusedError(missing)
+                if not self._kept.take(owner, _GROUP_BYTES + len(name)):
+                    raise RefusedError(ErrorCode.group_max_size_reached)
+                group = self._groups[name] = _Group(name, owner, self._kept)
+            return group
+
+    def _drop_if_empty(self, group: _Group) -> None:
+        """Drops a group that is locked and has neither members nor ids that were given out."""
+        if group.members or group.pending:
+            return
+        with self._lock:
+            if self._groups.get(group.name) is group:
+                del self._groups[group.name]
+        self._drop(group)
 
     def _drop(self, group: _Group) -> None:
         """Lets a group go that is locked, and the memory that it has."""
@@ -326,58 +389,27 @@ class Coordinator:
             self._kept.give(group.owner, _GROUP_BYTES + len(group.name))
             group.changed()
 
-    def join(
-        self,
-        name: str,
-        member_id: str,
-        instance_id: str | None,
-        protocol_type: str,
-        protocols: Sequence[tuple[str, bytes]],
-        *,
-        session_seconds: float,
-        rebalance_seconds: float,
-        client: tuple[str, str],
-        asks_twice: bool,
-        call: Call,
-    ) -> Callable[[], Joined | float]:
+    def join(self, name: str, request: JoinRequest, call: Call) -> Callable[[], Joined | float]:
         """Adds a new member, or an existing member to the next generation. Raises RefusedError.
 
         The returned function gives the result, or until when (time.monotonic()) to wait for the other members, unless
-        `call` is woken before. `client`: (client id, host). `asks_twice`: a new member gets its id first (KIP-394),
-        and joins again with it.
+        `call` is woken before.
         """
-        if not _LEAST_SESSION_SECONDS <= session_seconds <= _LONGEST_SESSION_SECONDS:
-            raise RefusedError(ErrorCode.invalid_session_timeout, member_id)
-        if not protocols or not protocol_type:
-            raise RefusedError(ErrorCode.inconsistent_group_protocol, member_id)
+        request.check()
         with self._opened(name, call.owner) as group:
-            is_new = not member_id
             leader = group.leader
-            member_id = self._id_of(group, member_id, instance_id, client[0], session_seconds, asks_twice, call.owner)
-            known = group.members.get(member_id)
-            others = {name for other in group.members.values() if other is not known for name in dict(other.protocols)}
-            shared = {name for name, _ in protocols}.intersection(
-                *(dict(other.protocols) for other in group.members.values() if other is not known)
-            )
-            if (others and not shared) or (group.members and others and group.protocol_type != protocol_type):
-                raise RefusedError(ErrorCode.inconsistent_group_protocol, member_id)
-            if known is None and len(group.members) >= MOST_MEMBERS:
+            member_id = _id_of(group, request, call.owner)
+            existing = group.members.get(member_id)
+            _check_protocols(group, request, existing, member_id)
+            if existing is None and len(group.members) >= MOST_MEMBERS:
                 raise RefusedError(ErrorCode.group_max_size_reached, member_id)
-            member = known or Member(
-                member_id, instance_id, *client, call.owner, session_seconds, rebalance_seconds, (), 0.0
-            )
-            is_same = known is not None and list(known.protocols) == list(protocols)
-            member = replace(
-                member,
-                protocols=protocols,
-                seen_seconds=time.monotonic(),
-                session_seconds=session_seconds,
-                rebalance_seconds=rebalance_seconds,
-            )
+            is_same = existing is not None and list(existing.protocols) == list(request.protocols)
+            member = request.member(member_id, existing, call.owner)
             group.put(member)
-            group.protocol_type = protocol_type
+            group.protocol_type = request.protocol_type
             group.withdraw(member_id)
-            if is_new and known is not None and group.state == STABLE and group.chosen() == group.protocol:
+            is_restart = existing is not None and not request.member_id
+            if is_restart and group.state == STABLE and group.chosen() == group.protocol:
                 # A restarted static member keeps its assignment. A restarted leader gets its former id as the
                 # leader's, so that it does not assign (KIP-345).
                 return partial(replace, self._joined(group, member), leader=leader, members=[])
@@ -399,7 +431,8 @@ class Coordinator:
         Once it waits no more, it has its session to say that it is alive.
         """
         code = ErrorCode.coordinator_not_available if self._stopped else ErrorCode.not_coordinator
-        if is_held := self.holds() and not self._stopped:
+        is_held = self.holds() and not self._stopped
+        if is_held:
             group.expire()
             code = ErrorCode.unknown_member_id
         member = group.members.get(member_id)
@@ -408,40 +441,16 @@ class Coordinator:
             group.waiting.add(call)
             return group.next_seconds()
         if member is not None:
-            member.waiting, member.seen_seconds = max(0, member.waiting - 1), time.monotonic()
+            member.waiting = max(0, member.waiting - 1)
+            member.seen_seconds = time.monotonic()
         if member is None or not is_fine:
             raise RefusedError(code, member_id)
         return member
 
-    def _id_of(
-        self,
-        group: _Group,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        session_seconds: float,
-        asks_twice: bool,
-        owner: str,
-    ) -> str:
-        static = group.static(instance_id)
-        if not member_id:
-            made = f"{instance_id or client_id or 'member'}-{uuid.uuid4()}"
-            if static is not None:  # the instance restarted: it keeps its assignment, and its former id is fenced
-                group.rename(static, made)
-            elif asks_twice and instance_id is None:
-                group.offer(made, time.monotonic() + session_seconds, owner)
-                raise RefusedError(ErrorCode.member_id_required, made)
-            return made
-        if static is not None and static.id != member_id:
-            raise RefusedError(ErrorCode.fenced_instance_id, member_id)
-        if member_id not in group.members and member_id not in group.pending:
-            raise RefusedError(ErrorCode.unknown_member_id, member_id)
-        return member_id
-
     def _joined(self, group: _Group, member: Member) -> Joined:
         is_leader = group.leader == member.id
-        told = group.members.values() if is_leader else ()
-        members = [(member.id, member.instance_id, member.metadata(group.protocol)) for member in told]
+        shown = group.members.values() if is_leader else ()
+        members = [(member.id, member.instance_id, member.metadata(group.protocol)) for member in shown]
         return Joined(group.generation, group.protocol_type, group.protocol, group.leader, member.id, members)
 
     def sync(
@@ -450,7 +459,7 @@ class Coordinator:
         generation: int,
         member_id: str,
         instance_id: str | None,
-        given: Mapping[str, bytes],
+        assignments: Mapping[str, bytes],
         *,
         call: Call,
     ) -> Callable[[], tuple[str, str, bytes] | float]:
@@ -462,7 +471,7 @@ class Coordinator:
             if group.state == JOINING:
                 raise RefusedError(ErrorCode.rebalance_in_progress)
             if group.state == SYNCING and group.leader == member_id:
-                group.assign(given)
+                group.assign(assignments)
                 group.state = STABLE
                 group.changed()
                 member = group.members[member_id]
@@ -545,3 +554,35 @@ class Coordinator:
             is_stable = group.state == STABLE
             return group.state, group.protocol_type, group.protocol if is_stable else "", list(group.members.values())
         return DEAD, "", "", []
+
+
+def _check_protocols(group: _Group, request: JoinRequest, existing: Member | None, member_id: str) -> None:
+    """Raises RefusedError where a member shares no protocol with all of the others: no leader could assign to both."""
+    others = [dict(member.protocols) for member in group.members.values() if member is not existing]
+    if not any(others):
+        return
+    shared = {name for name, _ in request.protocols}.intersection(*others)
+    if not shared or group.protocol_type != request.protocol_type:
+        raise RefusedError(ErrorCode.inconsistent_group_protocol, member_id)
+
+
+def _id_of(group: _Group, request: JoinRequest, owner: str) -> str:
+    """The id under which a member joins. Raises RefusedError for an id that is not its own, and where a new member is
+    to join again with the id that the error has.
+    """
+    static = group.static(request.instance_id)
+    member_id = request.member_id
+    if not member_id:
+        new_id = f"{request.instance_id or request.client_id or 'member'}-{uuid.uuid4()}"
+        if static is not None:  # the instance restarted: it keeps its assignment, and its former id is fenced
+            group.rename(static, new_id)
+        elif request.asks_twice and request.instance_id is None:
+            # A client that hangs up before its answer would else be a member whom all others wait for.
+            group.offer(new_id, time.monotonic() + request.session_seconds, owner)
+            raise RefusedError(ErrorCode.member_id_required, new_id)
+        return new_id
+    if static is not None and static.id != member_id:
+        raise RefusedError(ErrorCode.fenced_instance_id, member_id)
+    if member_id not in group.members and member_id not in group.pending:
+        raise RefusedError(ErrorCode.unknown_member_id, member_id)
+    return member_id

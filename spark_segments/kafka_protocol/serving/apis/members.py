@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet
-from spark_segments.kafka_protocol.serving.coordinator import RefusedError
+from spark_segments.kafka_protocol.serving.coordinator import JoinRequest, RefusedError
 
 _ASKS_TWICE = 4  # from this version on a new member is given its id first (KIP-394)
 _MANY_MEMBERS = 3  # from this version of LeaveGroup on
@@ -17,22 +17,23 @@ _MANY_MEMBERS = 3  # from this version of LeaveGroup on
 def _join_group(call: Call) -> dict[str, Any] | NotYet:
     """JoinGroup: a member comes to a group, or to its next generation. The answer waits for the other members."""
     body = call.request.body
-    session_seconds = body.session_timeout.total_seconds()
-    rebalance = getattr(body, "rebalance_timeout", body.session_timeout).total_seconds()
     try:
         if call.state is None:
             call.stored_groups.check_may_move(call.group(body.group_id))
             call.state = call.coordinator.join(
                 body.group_id,
-                body.member_id,
-                getattr(body, "group_instance_id", None),
-                body.protocol_type,
-                [(protocol.name, protocol.metadata) for protocol in body.protocols],
-                session_seconds=session_seconds,
-                rebalance_seconds=rebalance,
-                client=(call.request.client_id, call.client_host),
-                asks_twice=call.request.api_version >= _ASKS_TWICE,
-                call=call,
+                JoinRequest(
+                    body.member_id,
+                    getattr(body, "group_instance_id", None),
+                    body.protocol_type,
+                    [(protocol.name, protocol.metadata) for protocol in body.protocols],
+                    session_seconds=body.session_timeout.total_seconds(),
+                    rebalance_seconds=getattr(body, "rebalance_timeout", body.session_timeout).total_seconds(),
+                    client_id=call.request.client_id,
+                    client_host=call.client_host,
+                    asks_twice=call.request.api_version >= _ASKS_TWICE,
+                ),
+                call,
             )
         joined = call.state()
     except (RefusedError, SegmentsError) as error:
