@@ -76,7 +76,8 @@ class History:
         The leader's epochs also count below its log start: retention there does not make the copy's records the
         leader's.
         """
-        ours, theirs = self.partition, leader.partition
+        ours = self.partition
+        theirs = leader.partition
         end = min(ours.log_end_offset, theirs.log_end_offset)
         offsets = [
             epoch_difference(
@@ -95,7 +96,8 @@ def epoch_difference(ours: LeaderEpochs, theirs: LeaderEpochs, start: int, end: 
     """
     starts = {start, *(offset for _, offset in (*ours.entries, *theirs.entries))}
     for offset in sorted(offset for offset in starts if start <= offset < end):
-        our_epoch, their_epoch = ours.epoch_of(offset), theirs.epoch_of(offset)
+        our_epoch = ours.epoch_of(offset)
+        their_epoch = theirs.epoch_of(offset)
         if our_epoch is not None and their_epoch is not None and our_epoch != their_epoch:
             return offset
     return None
@@ -200,7 +202,8 @@ class _Side:
 
     def _walk(self) -> Iterator[_Part]:
         for segment in self._segments:
-            low, high = max(self._start, segment.base_offset), min(segment.next_offset, self._end)
+            low = max(self._start, segment.base_offset)
+            high = min(segment.next_offset, self._end)
             begin = SegmentFile(self.history.storage, segment).locate(low) if low > segment.base_offset else 0
             for window in SegmentFile(self.history.storage, segment).windows(
                 begin, first_window_bytes=WINDOW_BYTES, check_crc=False
@@ -209,9 +212,16 @@ class _Side:
                 batches = window.batches
                 if not len(batches):
                     continue
-                first, last = batches.base_offset + window.offset_shift, batches.last_offset + window.offset_shift
+                # A batch that reaches over an end counts with the offsets between: a reader gets no others of it.
+                #
+                #       low                      next_offset
+                #   |====|=======|=======|==========|=====|
+                #    cut                              cut
+                first = batches.base_offset + window.offset_shift
+                last = batches.last_offset + window.offset_shift
                 is_cut = (first < low) | (last >= segment.next_offset) | (not window.is_as_written)
-                first, last = np.maximum(first, low), np.minimum(last, segment.next_offset - 1)
+                first = np.maximum(first, low)
+                last = np.minimum(last, segment.next_offset - 1)
                 yield _Part(self, segment, window, batches, first, last, is_cut, (low, self._end))
 
     def _empty(self) -> _Part:
@@ -287,8 +297,11 @@ def _other_records(part: _Part, other: _Part) -> list[int]:
     offsets, mine_at, theirs_at = np.intersect1d(
         mine.column("offset").to_numpy(), theirs.column("offset").to_numpy(), assume_unique=True, return_indices=True
     )
-    mine, theirs = mine.take(pa.array(mine_at)), theirs.take(pa.array(theirs_at))
-    equal, rows = 0, len(offsets)  # the first `equal` rows are equal; at most the first `rows` are
+    mine = mine.take(pa.array(mine_at))
+    theirs = theirs.take(pa.array(theirs_at))
+    # The first `equal` rows are equal, and at most the first `rows` are. Row by row would be a Python step per record.
+    equal = 0
+    rows = len(offsets)
     while equal < rows:
         middle = (equal + rows + 1) // 2
         if mine.slice(equal, middle - equal).equals(theirs.slice(equal, middle - equal)):

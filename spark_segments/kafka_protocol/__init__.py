@@ -13,7 +13,7 @@ from spark_segments.lazy_names import imported_name
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.capturing.capture import capture
-    from spark_segments.kafka_protocol.capturing.options import CaptureOptions
+    from spark_segments.kafka_protocol.capturing.capture_options import CaptureOptions
     from spark_segments.kafka_protocol.replaying.rehashing import Partitions
     from spark_segments.kafka_protocol.replaying.replay import ReplayOptions, replay
 

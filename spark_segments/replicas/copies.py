@@ -78,8 +78,8 @@ def file_sets(rows: Sequence[Segment], used: set[str], imported: set[int]) -> li
 
 def partitions_with_producers(snapshot: Snapshot) -> set[int]:
     """The numbers of the imported partitions whose segments may have a .snapshot beside them."""
-    known = snapshot.partitions.filter(pc.is_valid(snapshot.partitions.column("producer_snapshot")))
-    return set(known.column("partition").to_pylist())
+    imported = snapshot.partitions.filter(pc.is_valid(snapshot.partitions.column("producer_snapshot")))
+    return set(imported.column("partition").to_pylist())
 
 
 def copy_tasks(sets: Sequence[FileSet], *, on_spark: bool) -> list[list[FileSet]]:
@@ -178,14 +178,15 @@ class Copier:
         """
         oldest_ms = self.target.now_ms() - Change.OLDEST_FILE_MS
         directory = files.path.rpartition("/")[0]
-        there = {info.path: info for info in self.target.list(directory)}
+        existing = {info.path: info for info in self.target.list(directory)}
         copied = []
         for source_path, target_path, size in self._files(files, files.path):
-            info = there.get(target_path)
+            info = existing.get(target_path)
+            # A file as old may be deleted by vacuum before the commit that names it.
             if info is None or info.size != size or info.mtime_ms < oldest_ms:
                 return None
             try:
-                crc = self._checked(target_path, size, files.rows, whole=True)
+                crc = self._checked(target_path, size, files.rows, checks_counts=True)
             except (CorruptBatchError, FileNotFoundError):
                 return None
             # Without batches, or with more than these: compared with the leader's.
@@ -214,9 +215,9 @@ class Copier:
         except FileNotFoundError as error:
             raise MissingFileError.gone(self.source.location(path)) from error
 
-    def _checked(self, path: str, size: int, rows: Sequence[Segment], *, whole: bool = False) -> int:
-        """The CRC-32C of a file here. Raises CorruptBatchError where it has damaged batches or, for `whole`, other
-        batches than its rows count.
+    def _checked(self, path: str, size: int, rows: Sequence[Segment], *, checks_counts: bool = False) -> int:
+        """The CRC-32C of a file here. Raises CorruptBatchError where it has damaged batches or, if it
+        `checks_counts`, other batches than its rows count.
         """
         if not path.endswith(LOG_SUFFIX):
             return crc_of_file(self.target, path, size)
@@ -229,7 +230,7 @@ class Copier:
                 records += sum(int(part.batches.count.sum()) for part in opened(window))
                 if not row.is_shared:
                     crc = crc32c(memoryview(window.data)[: int(window.batches.size.sum())], crc)
-            if whole and (batches, records) != (row.batches, row.records):
+            if checks_counts and (batches, records) != (row.batches, row.records):
                 raise CorruptBatchError("Other batches than the row counts", path=path)
         return crc
 

@@ -112,16 +112,17 @@ class FollowerVersion:
         `paths`: {the leader's path: the path here} of all files of `missing`. `now_ms`: the follower's clock. `among`:
         the partitions whose segments can differ; None for all.
         """
-        before, version = self.snapshot, leader.snapshot
-        live, rows = _live_rows(version, among), _all_rows(self, among)
-        here = _usable(rows)
+        before = self.snapshot
+        version = leader.snapshot
+        live = _live_rows(version, among)
+        here = _usable(_all_rows(self, among))
         usable = _as_at_leader(here, live)
         index = pc.index_in(row_tables.keys(live), row_tables.keys(usable).combine_chunks()).combine_chunks()
         missing = pc.is_null(index)
-        known = live.filter(pc.invert(missing))
-        there = here.take(index.drop_null())
-        moved = row_tables.with_column(known, "path", there.column("path"))
-        changed = pc.invert(are_alike(moved, there))
+        shared = live.filter(pc.invert(missing))
+        own = here.take(index.drop_null())
+        moved = row_tables.with_column(shared, "path", own.column("path"))
+        changed = pc.invert(are_alike(moved, own))
         gone = pc.invert(pc.is_in(row_tables.keys(usable), row_tables.keys(live).combine_chunks()))
         leaving = row_tables.live(here.filter(gone))
         added = live.filter(missing)
@@ -208,14 +209,14 @@ def _erasures(leader: Snapshot, follower: Snapshot | None) -> tuple[list[Erasure
 
     Their versions are the follower's own. An erasure that went on after it was mirrored is a new one.
     """
-    known = {} if follower is None else {erasure.erasure_id: erasure for erasure in Erasure.of(follower)}
+    own = {} if follower is None else {erasure.erasure_id: erasure for erasure in Erasure.of(follower)}
     version = 0 if follower is None else follower.version + 1
     new = []
     for erasure in Erasure.of(leader):
-        before = known.get(erasure.erasure_id)
+        before = own.get(erasure.erasure_id)
         if before is None or (before.committed_ms, before.history) != (erasure.committed_ms, erasure.history):
             new.append(dataclasses.replace(erasure, version=version))
-    return new, [*known.values(), *new]
+    return new, [*own.values(), *new]
 
 
 def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by_history: bool) -> pa.Table:
@@ -227,12 +228,12 @@ def _gone_as_at_leader(out: pa.Table, leader_rows: pa.Table, leaving: int, *, by
     """
     keys = row_tables.keys(_as_at_leader(out, leader_rows))
     index = pc.index_in(keys, row_tables.keys(leader_rows).combine_chunks()).combine_chunks()
-    there = leader_rows.take(index)
-    removed_ms = pc.min_element_wise(out.column("removed_ms"), there.column("removed_ms"))
+    theirs = leader_rows.take(index)
+    removed_ms = pc.min_element_wise(out.column("removed_ms"), theirs.column("removed_ms"))
     lost = pc.is_null(index)
     if not by_history:
         lost = pc.and_(lost, pa.array(np.arange(out.num_rows) < leaving))
-    deleting = pc.or_(lost, pc.fill_null(pc.equal(there.column("state"), Segment.DELETING), False))
+    deleting = pc.or_(lost, pc.fill_null(pc.equal(theirs.column("state"), Segment.DELETING), False))
     states = pc.if_else(deleting, Segment.DELETING, out.column("state"))
     return row_tables.with_column(row_tables.with_column(out, "removed_ms", removed_ms), "state", states)
 
@@ -262,8 +263,8 @@ def _usable(rows: pa.Table) -> pa.Table:
 
 def origins(paths: pa.ChunkedArray, leader_paths: pa.ChunkedArray) -> pa.ChunkedArray:
     """string[]: the path that each file has at the leader."""
-    known = pc.is_in(paths, leader_paths.combine_chunks())
-    return pc.if_else(known, paths, pc.replace_substring_regex(paths, _OWN_NAME, r"\1"))
+    is_theirs = pc.is_in(paths, leader_paths.combine_chunks())
+    return pc.if_else(is_theirs, paths, pc.replace_substring_regex(paths, _OWN_NAME, r"\1"))
 
 
 def _as_at_leader(rows: pa.Table, leader_rows: pa.Table) -> pa.Table:
@@ -274,9 +275,9 @@ def _as_at_leader(rows: pa.Table, leader_rows: pa.Table) -> pa.Table:
 def _changed(partitions: pa.Table, before: pa.Table) -> pa.Table:
     """The rows of partitions that are not in `before`, both by number."""
     index = pc.index_in(partitions.column("partition"), before.column("partition").combine_chunks())
-    there = before.take(index)  # a row of nulls where there was no such partition
-    alike = are_alike(partitions, there).to_numpy(zero_copy_only=False)
-    epochs = [rows.column("leader_epochs") for rows in (partitions, there)]
+    previous = before.take(index)  # a row of nulls where there was no such partition
+    alike = are_alike(partitions, previous).to_numpy(zero_copy_only=False)
+    epochs = [rows.column("leader_epochs") for rows in (partitions, previous)]
     if not epochs[0].equals(epochs[1]):
         alike &= [mine == theirs for mine, theirs in zip(*(epoch.to_pylist() for epoch in epochs), strict=True)]
     return partitions.filter(pa.array(~alike))

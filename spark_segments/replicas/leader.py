@@ -110,10 +110,10 @@ class Leader:
         if before < 0:
             return frozenset(paths)
         try:
-            known = self.manifest.snapshot(before, deleted=True).source.read(among)
+            earlier_rows = self.manifest.snapshot(before, deleted=True).source.read(among)
         except InvalidOptionError:
             return frozenset(paths)
-        return frozenset(paths & set(known.column("path").to_pylist()))
+        return frozenset(paths & set(earlier_rows.column("path").to_pylist()))
 
     def check_lineage(self, follower: Snapshot, latest: Snapshot) -> Lineage:
         """The place of a follower. Raises LogDirError where it is no past state of the topic.
@@ -160,8 +160,8 @@ class Leader:
 def partitions_that_differ(before: pa.Table, after: pa.Table) -> set[int]:
     """The numbers of the partitions that have other segment rows in `after` than in `before`."""
     index = pc.index_in(row_tables.keys(after), row_tables.keys(before).combine_chunks()).combine_chunks()
-    known = after.filter(pc.is_valid(index))
-    changed = known.filter(pc.invert(are_alike(known, before.take(index.drop_null()))))
+    in_both = after.filter(pc.is_valid(index))
+    changed = in_both.filter(pc.invert(are_alike(in_both, before.take(index.drop_null()))))
     parts = (changed, row_tables.without(before, after), after.filter(pc.is_null(index)))
     return {number for rows in parts for number in pc.unique(rows.column("partition")).to_pylist()}
 

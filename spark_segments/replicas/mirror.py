@@ -62,19 +62,46 @@ def mirror(
     check_places(source, target)
     report = Report("mirror", dry_run)
     leader_topics = {*source.directories()}
-    wanted = selected_topics(leader_topics, topics)
-    names = [name for name in wanted if name in leader_topics]
-    if unknown := {*wanted} - leader_topics - {*target.directories()}:
+    all_names = selected_topics(leader_topics, topics)
+    names = [name for name in all_names if name in leader_topics]
+    unknown = {*all_names} - leader_topics - {*target.directories()}
+    if unknown:
         raise UnknownTopicError(f"Unknown topic {min(unknown)!r}", path=source.uri)
     if dry_run:
-        _note_lags(report, source, target, wanted)
+        _note_lags(report, source, target, all_names)
         return report.finish()
     # Before the topics: no position is beyond what these get.
     positions, unread = positions_of_all(source) if groups else ({}, {})
-    inner = progress if len(names) == 1 else None
+    mirrors = _mirrored(source, target, names, spark, progress, report)
+    if groups:
+        followers = {topic for topic in target.topics() if topic in names} - {line["topic"] for line in report.failed}
+        report.details["groups"], unwritten = mirror_groups(target, positions, followers)
+        for group, why in (unread | unwritten).items():
+            report.warn(f"The positions of group {group} were not mirrored: {why}")
+    if checksums is not None:
+        copied = {file.path: file for topic_mirror in mirrors for file in topic_mirror.files}
+        snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
+        write_checksums(target.storage, snapshots, checksums, copied, spark)
+    for topic in lost_leaders(source, target, leader_topics, topics):
+        report.warn(
+            f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"
+        )
+    return report.finish()
+
+
+def _mirrored(
+    source: LogDirectory,
+    target: LogDirectory,
+    names: Sequence[str],
+    spark: SparkSession | None,
+    progress: Progress | None,
+    report: Report,
+) -> list[TopicMirror]:
+    """Mirrors topics, each with a line in the report. Progress is of one topic's files, or of several topics."""
+    progress_of_files = progress if len(names) == 1 else None
 
     def run(topic: str) -> tuple[TopicMirror, SegmentsError | None]:
-        topic_mirror = TopicMirror(source, target, topic, spark, inner)
+        topic_mirror = TopicMirror(source, target, topic, spark, progress_of_files)
         try:
             topic_mirror.run()
             if topic_mirror.is_deleting:  # the leader's bytes are gone, too
@@ -83,24 +110,12 @@ def mirror(
             return topic_mirror, failure_of(error)
         return topic_mirror, None
 
-    outer = None if inner is not None else progress
-    done = run_tasks(run, names, progress=outer, at_a_time=TOPICS_AT_A_TIME)
-    for mirrored, error in done:
-        _note(report, mirrored, error)
-    if groups:
-        followers = {topic for topic in target.topics() if topic in names} - {line["topic"] for line in report.failed}
-        report.details["groups"], unwritten = mirror_groups(target, positions, followers)
-        for group, why in (unread | unwritten).items():
-            report.warn(f"The positions of group {group} were not mirrored: {why}")
-    if checksums is not None:
-        copied = {file.path: file for mirrored, _ in done for file in mirrored.files}
-        snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
-        write_checksums(target.storage, snapshots, checksums, copied, spark)
-    for topic in lost_leaders(source, target, leader_topics, topics):
-        report.warn(
-            f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"
-        )
-    return report.finish()
+    progress_of_topics = None if progress_of_files is not None else progress
+    mirrors = []
+    for topic_mirror, error in run_tasks(run, names, progress=progress_of_topics, at_a_time=TOPICS_AT_A_TIME):
+        _note(report, topic_mirror, error)
+        mirrors.append(topic_mirror)
+    return mirrors
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +211,12 @@ def check_places(source: LogDirectory, target: LogDirectory) -> None:
 
 
 def lost_leaders(
-    source: LogDirectory, target: LogDirectory, there: set[str], patterns: Sequence[str] | None
+    source: LogDirectory, target: LogDirectory, leader_topics: set[str], patterns: Sequence[str] | None
 ) -> list[str]:
     """Followers of `source` whose leaders have no manifest there: deleted by force, or lost. Nobody knows which."""
     lost = []
     for topic in selected_topics(target.directories(), patterns):
-        if topic in there:
+        if topic in leader_topics:
             continue
         try:
             role = role_of(target.snapshot(topic))

@@ -89,8 +89,8 @@ class TopicMirror:
         self.lineage = None
         lineage = self._checked_lineage(leader, follower, latest.snapshot)
         version = None if jump or lineage is None else lineage.version
-        for wanted, is_jump in self._steps(leader, latest, version):
-            while not self._step(leader, wanted, is_jump=is_jump, is_last=wanted is latest):
+        for step, is_jump in self._steps(leader, latest, version):
+            while not self._step(leader, step, is_jump=is_jump, is_last=step is latest):
                 pass
 
     def _checked_lineage(
@@ -128,28 +128,31 @@ class TopicMirror:
         self.counts["jumps"] += 1
         yield latest, True
 
-    def _step(self, leader: Leader, wanted: LeaderVersion, *, is_jump: bool, is_last: bool) -> bool:
+    def _step(self, leader: Leader, version: LeaderVersion, *, is_jump: bool, is_last: bool) -> bool:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
         follower = FollowerVersion.of(self._manifest)
         lineage = self._checked_lineage(leader, follower)
-        if self._has(follower, wanted, lineage):
+        if self._has(follower, version, lineage):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
             return True
-        self._check_follower(follower, wanted.snapshot, lineage, is_jump=is_jump)
+        self._check_follower(follower, version.snapshot, lineage, is_jump=is_jump)
         if is_jump:
-            wanted = replace(wanted, returned=_returned(leader, follower, wanted.snapshot, lineage))
-        among = self._changed_partitions(leader, follower, wanted.snapshot)
-        self._copy(wanted, follower, among)
+            version = replace(version, returned=_returned(leader, follower, version.snapshot, lineage))
+        among = self._changed_partitions(leader, follower, version.snapshot)
+        self._copy(version, follower, among)
         paths = {path: done.path for path, done in self.copied.items()}
-        change, is_more = follower.plan(wanted, paths, self.target.storage.now_ms(), among)
+        change, is_more = follower.plan(version, paths, self.target.storage.now_ms(), among)
         if not is_more and not is_last:
-            self.reached = wanted.snapshot.version, -1 if follower.snapshot is None else follower.snapshot.version
+            self.reached = (
+                version.snapshot.version,
+                -1 if follower.snapshot is None else follower.snapshot.version,
+            )
             return True
-        version = follower.commit(self._manifest, change)
-        if version is None:
+        follower_version = follower.commit(self._manifest, change)
+        if follower_version is None:
             return False
-        self.reached = wanted.snapshot.version, version
-        self.lineage = version, Lineage(wanted.snapshot.version, is_certain=True)
+        self.reached = version.snapshot.version, follower_version
+        self.lineage = follower_version, Lineage(version.snapshot.version, is_certain=True)
         self.is_deleting |= deletes_files(change)
         self._tell_leader()
         self.counts["commits"] += 1
@@ -178,17 +181,17 @@ class TopicMirror:
         return self.target.manifest(self.topic)
 
     @staticmethod
-    def _has(follower: FollowerVersion, wanted: LeaderVersion, lineage: Lineage | None) -> bool:
+    def _has(follower: FollowerVersion, version: LeaderVersion, lineage: Lineage | None) -> bool:
         """Whether the follower is the leader's version, or a later one. A topic that was deleted needs no follower."""
         if follower.snapshot is None:
-            return wanted.snapshot.deleted_ms is not None
+            return version.snapshot.deleted_ms is not None
         if lineage is None:
             return False
-        if follower.snapshot.topic_id == wanted.snapshot.topic_id:
-            return lineage.version >= wanted.snapshot.version
+        if follower.snapshot.topic_id == version.snapshot.topic_id:
+            return lineage.version >= version.snapshot.version
         # Another mirror may have brought the topic that was made after this one. Where nobody knows that, the same
         # version may be in another table.
-        return lineage.version > wanted.snapshot.version
+        return lineage.version > version.snapshot.version
 
     def _check_follower(
         self, follower: FollowerVersion, leader: Snapshot, lineage: Lineage | None, *, is_jump: bool
@@ -199,23 +202,16 @@ class TopicMirror:
         here = follower.snapshot
         if here is None or not follower.is_there:
             return
-        same_topic = here.topic_id == leader.topic_id
-        if follower.is_follower and not same_topic:
+        is_same_topic = here.topic_id == leader.topic_id
+        if follower.is_follower and not is_same_topic:
             return
-        if same_topic:
+        if is_same_topic:
             if not follower.is_follower:
                 # The version to mirror may be of before the promotion.
                 newest = self.source.manifest(self.topic).snapshot(deleted=True)
                 if self._is_former(newest, here):
                     raise self._promoted_over(here)
-            copies = Copy(here, self.target.storage), Copy(leader, self.source.storage)
-            if lineage is None:
-                tails = foreign_tails(*copies, self.spark)
-            else:
-                is_past = lineage.is_certain and not (is_jump and has_new_role(here, leader))
-                tails = tails_of_follower(*copies, self.spark, is_past=is_past)
-            if tails:
-                raise diverged(self.topic, tails, self.target.uri, self.source.uri)
+            self._check_tails(here, leader, lineage, is_jump=is_jump)
             if follower.is_follower:
                 return
         raise LogDirError(
@@ -225,6 +221,20 @@ class TopicMirror:
             found=role_of(here).name,
             hint="Mirror into an empty log directory",
         )
+
+    def _check_tails(self, here: Snapshot, leader: Snapshot, lineage: Lineage | None, *, is_jump: bool) -> None:
+        """Raises DivergedLogError where the follower has records that the leader does not have."""
+        own = Copy(here, self.target.storage)
+        theirs = Copy(leader, self.source.storage)
+        if lineage is None:
+            tails = foreign_tails(own, theirs, self.spark)
+        else:
+            # A follower of a certain lineage is a past state of the leader, but after a jump over a change of roles:
+            # another topic may have led in between, and replaced records that the follower has.
+            is_past = lineage.is_certain and not (is_jump and has_new_role(here, leader))
+            tails = tails_of_follower(own, theirs, self.spark, is_past=is_past)
+        if tails:
+            raise diverged(self.topic, tails, self.target.uri, self.source.uri)
 
     def _is_former(self, leader: Snapshot, here: Snapshot) -> bool:
         """Whether the topic here was promoted over the leader, which is fenced since, or follows it by now."""

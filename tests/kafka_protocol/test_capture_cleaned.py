@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import CaptureOptions, ReplayOptions, capture, replay
-from spark_segments.kafka_protocol.capturing.options import Divergence
+from spark_segments.kafka_protocol.capturing.capture_options import Divergence
 from spark_segments.kafka_protocol.serving.views import Views
 from spark_segments.log.reading.verbatim import PartitionLog
 from spark_segments.log.report import Report

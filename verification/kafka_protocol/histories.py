@@ -31,7 +31,7 @@ from spark_segments import LogDir
 from spark_segments.errors import StorageError, UnknownOutcomeError
 from spark_segments.kafka_protocol import CaptureOptions, capture
 from spark_segments.kafka_protocol.capturing import partition_capture, topic_capture
-from spark_segments.kafka_protocol.capturing.options import Divergence
+from spark_segments.kafka_protocol.capturing.capture_options import Divergence
 from spark_segments.kafka_protocol.serving.apis import VERSIONS, fetch
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import Hole

@@ -888,7 +888,7 @@ MUTANTS = (
         "mirror",
         "a jump over a restore uses a path again that a vacuum may yet delete",
         "replicas/topic_mirror.py",
-        "            wanted = replace(wanted, returned=_returned(leader, follower, wanted.snapshot, lineage))\n",
+        "            version = replace(version, returned=_returned(leader, follower, version.snapshot, lineage))\n",
         "            pass\n",
         "tests/maintenance/mirroring/test_mirror.py::test_a_slow_vacuum_does_not_delete_what_a_restore_has_brought_back",
     ),

@@ -25,7 +25,7 @@ from spark_segments.cli.options import (
 )
 from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, shown_hole, tell, write_copied
 from spark_segments.errors import MissingExtraError
-from spark_segments.kafka_protocol.capturing.options import Divergence
+from spark_segments.kafka_protocol.capturing.capture_options import Divergence
 from spark_segments.progress import progress_bar
 from spark_segments.quantities import human_bytes, plural, span_ms, volume_bytes
 
@@ -81,7 +81,7 @@ def capture(
     """
     try:
         from spark_segments.kafka_protocol.capturing.capture import capture as capture_topics
-        from spark_segments.kafka_protocol.capturing.options import CaptureOptions
+        from spark_segments.kafka_protocol.capturing.capture_options import CaptureOptions
         from spark_segments.kafka_protocol.client_settings import settings_of_file
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Commands of Kafka's protocol", str(error.name)) from error

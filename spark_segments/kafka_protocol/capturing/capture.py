@@ -12,7 +12,7 @@ from spark_segments.extensions import observed_job
 from spark_segments.kafka.group_patterns import chosen_groups
 from spark_segments.kafka.groups import keep_groups
 from spark_segments.kafka.internal_topics.consumer_offsets import GroupOffsets
-from spark_segments.kafka_protocol.capturing.options import CaptureOptions, Divergence
+from spark_segments.kafka_protocol.capturing.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.capturing.partition_capture import DivergedError
 from spark_segments.kafka_protocol.capturing.source import SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.capturing.topic_capture import CAPTURED, TopicCapture, branch

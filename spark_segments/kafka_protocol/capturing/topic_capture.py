@@ -21,7 +21,7 @@ from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTop
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.sidecars.producer_state import producer_snapshot_bytes
 from spark_segments.kafka.imported_settings import kept_settings
-from spark_segments.kafka_protocol.capturing.options import CaptureOptions, Divergence
+from spark_segments.kafka_protocol.capturing.capture_options import CaptureOptions, Divergence
 from spark_segments.kafka_protocol.capturing.partition_capture import (
     LEAST_LATE_MS,
     CapturedPartition,

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import admin as _admin
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.kafka_protocol.capturing.options import REACH_SECONDS
+from spark_segments.kafka_protocol.capturing.capture_options import REACH_SECONDS
 from spark_segments.kafka_protocol.client_settings import librdkafka_options
 
 T = TypeVar("T")
