@@ -80,8 +80,8 @@ class Tokens:
         )
         if answer.status != _OK:
             raise self._none(f"status {answer.status}")
-        said: dict[str, Any] = json.loads(answer.body)
-        token = said["access_token"]
+        fields: dict[str, Any] = json.loads(answer.body)
+        token = fields["access_token"]
         if not isinstance(token, str) or not token:
             raise ValueError("no token")
-        return token, float(said.get("expires_in", _SHORTEST_SECONDS))
+        return token, float(fields.get("expires_in", _SHORTEST_SECONDS))

@@ -28,12 +28,12 @@ def batch_here(storage: Storage, segment: Segment, base_offset: int) -> Window |
     return None
 
 
-def agree(here: Window, there: Window, topic: str, partition: int) -> bool:
+def agree(here: Window, source: Window, topic: str, partition: int) -> bool:
     """Whether two windows of one batch each are one batch, but for records that one of them lacks."""
-    headers = [_header(window) for window in (here, there)]
+    headers = [_header(window) for window in (here, source)]
     if headers[0] != headers[1]:
         return False
-    ours, theirs = (_records(window, topic, partition) for window in (here, there))
+    ours, theirs = (_records(window, topic, partition) for window in (here, source))
     return all(ours[offset] == theirs[offset] for offset in ours.keys() & theirs.keys())
 
 

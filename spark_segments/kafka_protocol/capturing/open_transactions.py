@@ -132,5 +132,5 @@ def with_ends(window: Window, ends: Mapping[int, ProducerEntry], start: int, lea
         pieces.append(abort_marker(ends[offset], offset, epoch, int(batches.max_timestamp[done])))
         done += bases[done] == offset
     pieces += (data[begin : begin + size] for begin, size in zip(begins[done:], sizes[done:], strict=True))
-    whole = b"".join(pieces)
-    return replace(window, data=whole, batches=scan_batches(whole, path=window.path).batches, byte_position=0)
+    records = b"".join(pieces)
+    return replace(window, data=records, batches=scan_batches(records, path=window.path).batches, byte_position=0)

@@ -161,13 +161,13 @@ class CapturedPartition:
     def may_miss_ends(self, now_ms: int) -> bool:
         """Whether the end of a transaction that is open here may have left the cluster's log."""
         is_late = self.markers_ms is not None and now_ms - self.markers_at_ms > self.markers_ms
-        known = {producer.producer_id for producer in self.ends.values()}
-        return is_late and bool(self.producers.open_transactions().keys() - known)
+        ended = {producer.producer_id for producer in self.ends.values()}
+        return is_late and bool(self.producers.open_transactions().keys() - ended)
 
     def epoch_before(self, offset: int) -> int:
         """The epoch of the record before an offset; -1 where it is not known."""
-        known = [epoch for epoch, start in self.epochs if start < offset]
-        return known[-1] if known else -1
+        epochs = [epoch for epoch, start in self.epochs if start < offset]
+        return epochs[-1] if epochs else -1
 
 
 def check_same(name: str, topic_id: str | None, cluster_id: str | None, topic: SourceTopic) -> None:
@@ -291,9 +291,9 @@ class PartitionsCapture:
         if latest is not None and self._is_same(latest) and self._parts.keys() <= latest.leaders.keys():
             self._topic = latest
 
-    def _is_same(self, there: SourceTopic) -> bool:
+    def _is_same(self, topic: SourceTopic) -> bool:
         try:
-            check_same(self._name, self._topic.topic_id, self._topic.cluster_id, there)
+            check_same(self._name, self._topic.topic_id, self._topic.cluster_id, topic)
         except DivergedError as error:
             for part in self._parts.values():
                 part.problem = error
@@ -414,24 +414,28 @@ class PartitionsCapture:
 
     def _prove_batch(self, part: CapturedPartition, fetched: Fetched) -> bool:
         """Compares the batch that a pass begins with. False where the answer has nothing else, or the logs part."""
-        known = part.last_batch
-        assert known is not None
+        captured = part.last_batch
+        assert captured is not None
         if not fetched.records:  # a new leader's log may end before it for a while
-            part.is_proved = fetched.high_watermark <= known.base_offset or fetched.log_start_offset > known.base_offset
+            part.is_proved = (
+                fetched.high_watermark <= captured.base_offset or fetched.log_start_offset > captured.base_offset
+            )
             return False
         scan = scan_batches(fetched.records, path=f"{self._name}-{part.number}")
         if not len(scan.batches):
             raise scan.error or SourceError("The cluster gives no batches")
-        there = CapturedBatch(int(scan.batches.base_offset[0]), int(scan.batches.crc[0]))
-        part.is_proved = there == known or self._is_cleaned(part) or self._is_erased(part, scan.batches, fetched)
+        first_batch = CapturedBatch(int(scan.batches.base_offset[0]), int(scan.batches.crc[0]))
+        part.is_proved = (
+            first_batch == captured or self._is_cleaned(part) or self._is_erased(part, scan.batches, fetched)
+        )
         if not part.is_proved:
             part.problem = DivergedError(
                 f"{self._name}-{part.number} is not the cluster's log: the last batch that is here is another there",
-                expected=f"CRC-32C {known.crc:08x} at offset {known.base_offset}",
-                found=f"{there.crc:08x} at offset {there.base_offset}",
+                expected=f"CRC-32C {captured.crc:08x} at offset {captured.base_offset}",
+                found=f"{first_batch.crc:08x} at offset {first_batch.base_offset}",
                 hint=WAYS_OUT,
             )
-        elif there.base_offset == known.base_offset:
+        elif first_batch.base_offset == captured.base_offset:
             self._check_end(part, int(scan.batches.last_offset[0]) + 1)
         return part.is_proved and part.problem is None
 
@@ -467,15 +471,15 @@ class PartitionsCapture:
         """Whether an erasure at a served log directory rewrote the batch, and what it left is what was captured."""
         assert part.last_batch is not None
         offset = part.last_batch.base_offset
-        said = self._source.settings(self._topic, with_defaults=True, names=[ERASED_OFFSETS]) or {}
-        ranges = json.loads(said.get(ERASED_OFFSETS) or "{}").get(str(part.number), ())
+        settings = self._source.settings(self._topic, with_defaults=True, names=[ERASED_OFFSETS]) or {}
+        ranges = json.loads(settings.get(ERASED_OFFSETS) or "{}").get(str(part.number), ())
         if not any(start <= offset < end for start, end in ranges):
             return False
         here = None if part.last_segment is None else batch_here(self._storage, part.last_segment, offset)
         if here is None:  # retention or an erasure's vacuum took it here: nothing is left that could differ
             return int(batches.base_offset[0]) == offset
-        there = Window(fetched.records, batches.take(slice(0, 1)), path=f"{self._name}-{part.number}")
-        return agree(here, there, self._name, part.number)
+        source_batch = Window(fetched.records, batches.take(slice(0, 1)), path=f"{self._name}-{part.number}")
+        return agree(here, source_batch, self._name, part.number)
 
     def _pass_over(self, part: CapturedPartition, start: int) -> None:
         """The cluster's log begins behind what was fetched: the offsets between are gone."""
@@ -496,8 +500,8 @@ class PartitionsCapture:
         floor = part.next_offset if part.hole_start is None else part.hole_start
         begin = max(part.next_offset, fetched.log_start_offset)  # what is below was removed there
         batches = scan.batches
-        wanted = (batches.last_offset >= begin) & (batches.last_offset < fetched.high_watermark)
-        batches = batches.take(wanted)
+        is_new = (batches.last_offset >= begin) & (batches.last_offset < fetched.high_watermark)
+        batches = batches.take(is_new)
         if not len(batches):
             if scan.error is not None:
                 raise scan.error
@@ -585,10 +589,10 @@ class PartitionsCapture:
         if not copied or self._oldest_fetch >= _IDS_COMPARED:
             return None
         try:
-            there = self._source.topics().get(self._topic.name)
-            if there is None:
+            topic = self._source.topics().get(self._topic.name)
+            if topic is None:
                 raise SourceError(f"The cluster shows no topic {self._topic.name} any more")
-            if self._is_same(there) and self._oldest_fetch < _EPOCHS_COMPARED:
+            if self._is_same(topic) and self._oldest_fetch < _EPOCHS_COMPARED:
                 for part in copied:
                     self._prove(part)
         except SourceError as error:

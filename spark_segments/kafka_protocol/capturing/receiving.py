@@ -23,10 +23,11 @@ def keep_last_answer(connection: KafkaConnection) -> None:
     """From now on the connection reads what a broker said before it hung up: why it refuses a login, say. kafka-python
     drops what it receives together with the end.
     """
-    made = connection.connection_made
+    original = connection.connection_made
 
     def connection_made(transport: KafkaTCPTransport) -> None:
-        receive, ends = transport._sock_recv, list[Exception]()
+        receive = transport._sock_recv
+        ends: list[Exception] = []
 
         def received() -> tuple[bytes, Exception | None]:
             data, end = (b"", ends.pop()) if ends else receive()
@@ -36,7 +37,7 @@ def keep_last_answer(connection: KafkaConnection) -> None:
             return data, end
 
         transport._sock_recv = received
-        made(transport)
+        original(transport)
 
     connection.connection_made = connection_made
 

@@ -158,16 +158,16 @@ class SourceCluster:
                 partition.partition_index: (partition.leader_id, getattr(partition, "leader_epoch", -1))
                 for partition in topic.partitions
             }
-            known = topic_id is not None and topic_id != _NO_ID
-            text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode() if known else None
+            has_id = topic_id is not None and topic_id != _NO_ID
+            text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode() if has_id else None
             source_topics[topic.name] = SourceTopic(topic.name, text, cluster_id, leaders)
         return source_topics
 
-    def ask(self, topic: SourceTopic, wanted: Wanted, most_bytes: int = RESPONSE_BYTES) -> Future[dict[int, Fetched]]:
+    def ask(self, topic: SourceTopic, starts: Wanted, most_bytes: int = RESPONSE_BYTES) -> Future[dict[int, Fetched]]:
         """Asks for batches of partitions, of about `most_bytes` at most. Several such questions may be under way; a
         broker answers them in order.
         """
-        requests, sent = self._requests(topic, wanted, most_bytes), list[tuple[Any, Any] | SourceError]()
+        requests, sent = self._requests(topic, starts, most_bytes), list[tuple[Any, Any] | SourceError]()
 
         def send() -> None:
             for node, request in requests:
@@ -177,15 +177,15 @@ class SourceCluster:
                     sent.append(error)
 
         self._to_send.append(send)
-        return self._thread.submit(self._fetched, wanted, sent)
+        return self._thread.submit(self._fetched, starts, sent)
 
-    def _requests(self, topic: SourceTopic, wanted: Wanted, most_bytes: int) -> list[tuple[int, FetchRequest]]:
+    def _requests(self, topic: SourceTopic, starts: Wanted, most_bytes: int) -> list[tuple[int, FetchRequest]]:
         topic_id = (
             _NO_ID if topic.topic_id is None else uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "=="))
         )
         kind, part = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
         by_leader: dict[int, list[Any]] = {}
-        for number, (offset, epoch) in wanted.items():
+        for number, (offset, epoch) in starts.items():
             leader, leader_epoch = topic.leaders[number]
             request = part(
                 partition=number,
@@ -218,13 +218,13 @@ class SourceCluster:
         ]
 
     @_sensible
-    def _fetched(self, wanted: Wanted, sent: Sequence[tuple[Any, Any] | SourceError]) -> dict[int, Fetched]:
+    def _fetched(self, starts: Wanted, sent: Sequence[tuple[Any, Any] | SourceError]) -> dict[int, Fetched]:
         self._send_waiting()
         fetched = {}
         for answer in self._answers(sent):
             _check(getattr(answer, "error_code", 0))
             for partition in (partition for topic in answer.responses for partition in topic.partitions):
-                if partition.partition_index not in wanted:
+                if partition.partition_index not in starts:
                     raise ValueError("a partition that was not asked for")
                 parting = getattr(partition, "diverging_epoch", None)
                 parted = None if parting is None or parting.end_offset < 0 else (parting.epoch, parting.end_offset)

@@ -276,8 +276,8 @@ class TopicCapture:
         check_same(self.name, topic_id, current.states.get(Captured.SOURCE_CLUSTER_ID), topic)
 
         def grown(current: Snapshot) -> Change | None:
-            made = self._empty(current.topic_id, current.partitions.num_rows)
-            return Change(CAPTURE, partitions=made, topic=Eras.unknown(current.topic_row)) if made else None
+            added = self._empty(current.topic_id, current.partitions.num_rows)
+            return Change(CAPTURE, partitions=added, topic=Eras.unknown(current.topic_row)) if added else None
 
         if len(topic.leaders) > current.partitions.num_rows:
             self._manifest.commit(grown)

@@ -28,18 +28,18 @@ _LONGEST_HEAD = len(f"{'A' * 22} {REHASHED} 99999")
 
 
 def rehashed_positions(
-    target: str, count: int, known: Mapping[int, Position], moved: Collection[int]
+    target: str, count: int, places_here: Mapping[int, Position], moved: Collection[int]
 ) -> dict[tuple[str, int], tuple[int, str]]:
     """{(topic there, partition there): (an offset that rises, metadata)}: the places of all partitions here that share
     one there with one that `moved`.
     """
     positions = {}
-    for there in sorted({number % count for number in moved}):
-        here = {number: position for number, position in sorted(known.items()) if number % count == there}
+    for partition in sorted({number % count for number in moved}):
+        here = {number: position for number, position in sorted(places_here.items()) if number % count == partition}
         [topic_id] = {position.topic_id for position in here.values()}
         places = [f"{number}:{position.offset}:{position.leader_epoch}" for number, position in here.items()]
         offset = sum(position.offset for position in here.values())
-        positions[target, there] = offset, " ".join([str(topic_id), REHASHED, str(count), *places])
+        positions[target, partition] = offset, " ".join([str(topic_id), REHASHED, str(count), *places])
     return positions
 
 
@@ -58,11 +58,11 @@ def rehashed_places(target: str, count: int, sent: Mapping[Any, Any]) -> dict[in
                 hint="It was begun with --partitions keep, or the cluster keeps no metadata of positions. "
                 "Take another --name and --rename",
             )
-        topic_id, _, known, *rest = words
-        if int(known) != count:
+        topic_id, _, count_before, *rest = words
+        if int(count_before) != count:
             raise InvalidOptionError(
                 f"Topic {target} has another number of partitions: a key would go elsewhere than before",
-                expected=f"{known} partitions",
+                expected=f"{count_before} partitions",
                 found=count,
                 hint="Replay into a new topic: --name and --rename",
             )
@@ -83,5 +83,5 @@ def other_way(target: str) -> InvalidOptionError:
 
 def largest_metadata(partitions: Collection[int], count: int) -> int:
     """The bytes that the metadata of a partition there may come to."""
-    most = max(sum(number % count == there for number in partitions) for there in range(count))
+    most = max(sum(number % count == partition for number in partitions) for partition in range(count))
     return _LONGEST_HEAD + most * _LONGEST_PLACE

@@ -52,10 +52,10 @@ class ReplayedOffsets:
             np.concatenate([np.asarray(old, np.int64) for old, _ in moved.values()]),
             np.concatenate([np.asarray(new, np.int64) for _, new in moved.values()]),
         ]
-        if any(number != there for number, there in moved):
+        if any(number != partition for number, partition in moved):
             schema = SCHEMA.append(_NEW_PARTITION)
             columns.append(
-                np.concatenate([np.full(len(old), there, np.int32) for (_, there), (old, _) in moved.items()])
+                np.concatenate([np.full(len(old), partition, np.int32) for (_, partition), (old, _) in moved.items()])
             )
         buffer = io.BytesIO()
         pq.write_table(
@@ -102,10 +102,10 @@ class ReplayedOffsets:
             table = self._read(file)
             partitions, old, new = (table.column(name).to_numpy() for name in SCHEMA.names)
             is_moved = _NEW_PARTITION.name in table.column_names
-            there = table.column(_NEW_PARTITION.name).to_numpy() if is_moved else partitions
+            new_partitions = table.column(_NEW_PARTITION.name).to_numpy() if is_moved else partitions
             is_unread = old >= np.array([positions.get(number, 0) for number in partitions.tolist()], np.int64)
-            for number in set(there.tolist()):
-                here = there == number
+            for number in set(new_partitions.tolist()):
+                here = new_partitions == number
                 behind[number] = max(behind.get(number, 0), int(new[here].max()) + 1)
                 if (here & is_unread).any() and number not in unread:
                     unread[number] = int(new[here & is_unread].min())

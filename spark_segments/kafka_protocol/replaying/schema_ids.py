@@ -73,18 +73,18 @@ class SchemaIds:
             for version, schema_id in versions.items()
             if not context_of(subject)
         ]
-        for wanted in new:
-            schema = self._source.schema(wanted)
-            having = [place for place in places if place[2] == wanted] or [  # a GUID is no id of a subject's version
-                place for place in places if self._source.schema(place[2], place[0]) == schema
-            ]
+        for source_id in new:
+            schema = self._source.schema(source_id)
+            having = [place for place in places if place[2] == source_id]
+            if not having:  # a GUID is no id of a subject's version
+                having = [place for place in places if self._source.schema(place[2], place[0]) == schema]
             ids = {self._register(subjects, subject, version) for subject, version, _ in having}
             if len(ids) != 1:
                 raise self._target.error(
-                    f"The schema {wanted} of {self._source.address} gets no single id",
+                    f"The schema {source_id} of {self._source.address} gets no single id",
                     found=f"the ids {sorted(ids)}" if ids else "no subject there that has it: was it deleted?",
                 )
-            self._ids[wanted] = ids.pop()
+            self._ids[source_id] = ids.pop()
 
     def translated(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch that was checked, whose schemas are registered, with the ids of `target`."""
@@ -130,8 +130,8 @@ class SchemaIds:
                 )
             used = reference.subject, self._register(subjects, reference.subject, reference.version)
             if used not in self._versions:
-                there = self._target.subjects()[reference.subject]
-                self._versions[used] = max(version for version, schema_id in there.items() if schema_id == used[1])
+                versions = self._target.subjects()[reference.subject]
+                self._versions[used] = max(version for version, schema_id in versions.items() if schema_id == used[1])
             references.append(replace(reference, version=self._versions[used]))
         return replace(schema, references=tuple(references), id=None, guid=None)
 
@@ -148,8 +148,10 @@ class SchemaIds:
         data[starts[rows][:, None] + np.arange(1, wire.HEADER_BYTES)] = new[places]
         kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
         buffers = [None, pa.py_buffer(starts.astype(kind)), pa.py_buffer(data)]
-        made = pa.Array.from_buffers(values.type, len(values), buffers)
-        return made if not values.null_count else pc.if_else(values.is_valid(), made, pa.scalar(None, values.type))
+        rewritten = pa.Array.from_buffers(values.type, len(values), buffers)
+        if not values.null_count:
+            return rewritten
+        return pc.if_else(values.is_valid(), rewritten, pa.scalar(None, values.type))
 
 
 def _id_headers(batch: pa.RecordBatch, column: str) -> tuple[np.ndarray, np.ndarray, pa.BinaryArray]:
@@ -170,8 +172,8 @@ def _with_values(batch: pa.RecordBatch, places: np.ndarray, values: pa.BinaryArr
     entries = headers.flatten()
     is_other = np.zeros(len(entries), bool)
     is_other[places] = True
-    made = pc.replace_with_mask(entries.field("value"), pa.array(is_other), values)
-    pairs = pa.StructArray.from_arrays([entries.field("key"), made], fields=list(headers.type.value_type))
+    new_values = pc.replace_with_mask(entries.field("value"), pa.array(is_other), values)
+    pairs = pa.StructArray.from_arrays([entries.field("key"), new_values], fields=list(headers.type.value_type))
     offsets = np.zeros(len(headers) + 1, np.int32)
     np.cumsum(pc.list_value_length(headers).fill_null(0).to_numpy(), out=offsets[1:])
     mask = headers.is_null() if headers.null_count else None

@@ -109,9 +109,9 @@ class TargetCluster:
         """The existing topics of these names."""
         with self._asking("its topics cannot be read"):
             reach_seconds = self._timeout if self._is_reached else min(self._timeout, REACH_SECONDS)
-            there = self._admin.list_topics(timeout=reach_seconds).topics
+            topics_there = self._admin.list_topics(timeout=reach_seconds).topics
             self._is_reached = True
-            partitions = {name: sorted(there[name].partitions) for name in names if name in there}
+            partitions = {name: sorted(topics_there[name].partitions) for name in names if name in topics_there}
             asked = {
                 TopicPartition(name, n): admin.OffsetSpec.latest() for name, some in partitions.items() for n in some
             }
@@ -131,8 +131,8 @@ class TargetCluster:
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Makes a topic, with as many replicas as the cluster has by default."""
         with self._asking(f"topic {name} cannot be created"):
-            made = admin.NewTopic(name, partitions, -1, config=dict(config))
-            [answer] = self._admin.create_topics([made], request_timeout=self._timeout).values()
+            topic = admin.NewTopic(name, partitions, -1, config=dict(config))
+            [answer] = self._admin.create_topics([topic], request_timeout=self._timeout).values()
             answer.result()
 
     # Positions

@@ -113,9 +113,9 @@ class Connection:
         self._held += more
         return True
 
-    def room(self, wanted: int) -> int:
-        """How many of the `wanted` bytes an answer may have: half of what is left for this client. They are held."""
-        size = min(wanted, self._memory.free(self.owner) // 2 + FREE_BYTES)
+    def room(self, most_bytes: int) -> int:
+        """How many of the `most_bytes` an answer may have: half of what is left for this client. They are held."""
+        size = min(most_bytes, self._memory.free(self.owner) // 2 + FREE_BYTES)
         return size if self.hold(size) else 0
 
     def receive(self) -> bytes | None:

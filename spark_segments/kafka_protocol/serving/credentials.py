@@ -88,9 +88,9 @@ class Users:
 
     def has_password(self, name: str, password: bytes) -> bool:
         """Whether this is the user's password."""
-        known, keys = self.keys(name, "sha256")
-        given = _keys(password, "sha256", keys.salt)
-        return hmac.compare_digest(given.stored_key, keys.stored_key) and known
+        is_user, keys = self.keys(name, "sha256")
+        password_keys = _keys(password, "sha256", keys.salt)
+        return hmac.compare_digest(password_keys.stored_key, keys.stored_key) and is_user
 
 
 class Login:
@@ -156,7 +156,7 @@ class Login:
         if binding not in ("n", "y") or "n" not in fields or "r" not in fields:
             raise LoginError("The first step of a login by SCRAM has a user and a nonce")
         name = fields["n"].replace("=2C", ",").replace("=3D", "=")
-        known, keys = self._users.keys(name, digest)
+        is_user, keys = self._users.keys(name, digest)
         nonce = fields["r"] + secrets.token_urlsafe(18)
         salt = base64.b64encode(keys.salt).decode()
         server_first = f"r={nonce},s={salt},i={_ITERATIONS}"
@@ -165,15 +165,15 @@ class Login:
         answered = _fields(without_proof)
         message = f"{bare},{server_first},{without_proof}".encode()
         signature = hmac.digest(keys.stored_key, message, digest)
-        given = base64.b64decode(proof, validate=True)
-        client_key = bytes(byte ^ other for byte, other in zip(given, signature, strict=False))
-        is_proved = len(given) == len(signature) and hmac.compare_digest(
+        client_proof = base64.b64decode(proof, validate=True)
+        client_key = bytes(byte ^ other for byte, other in zip(client_proof, signature, strict=False))
+        is_proved = len(client_proof) == len(signature) and hmac.compare_digest(
             hashlib.new(digest, client_key).digest(), keys.stored_key
         )
         channel = base64.b64encode(f"{binding},{authorised},".encode()).decode()
         # librdkafka before 2.6.1 says its own nonce twice. Kafka 3.9, too, looks at the end alone. The proof has both.
         has_nonce = answered.get("r", "").endswith(nonce)
-        if not (known and is_proved and has_nonce and answered.get("c") == channel):
+        if not (is_user and is_proved and has_nonce and answered.get("c") == channel):
             raise LoginError("Unknown user, or wrong password")
         self.user = name
         yield b"v=" + base64.b64encode(hmac.digest(keys.server_key, message, digest))

@@ -178,8 +178,9 @@ class ReadAhead:
             return None
         block = CheckedBlock(start, read)
         with self._lock:
-            if (known := self._blocks.get(log, {}).get(start)) is not None:
-                self._remove(log, known)
+            before = self._blocks.get(log, {}).get(start)
+            if before is not None:
+                self._remove(log, before)
             self._blocks.setdefault(log, {})[start] = self._used[log, start] = block
             bisect.insort(self._starts.setdefault(log, []), start)
             block.checked_seconds = block.used_seconds = self._seconds()

@@ -191,9 +191,9 @@ class Server:
         with self._lock:
             counts = {name: self._counts[name] for name in names}
         groups = len(self.coordinator.groups()) if self.coordinator.holds() else 0
-        there = {"open_connections": len(self._open), "active_groups": groups}
-        there |= {"held_bytes": self._memory.taken, "kept_bytes": self._kept.taken}
-        return counts | there | {"holds_groups": int(self.coordinator.holds())}
+        sizes = {"open_connections": len(self._open), "active_groups": groups}
+        sizes |= {"held_bytes": self._memory.taken, "kept_bytes": self._kept.taken}
+        return counts | sizes | {"holds_groups": int(self.coordinator.holds())}
 
     def _count(self, **counts: int) -> None:
         with self._lock:
@@ -444,15 +444,15 @@ class Server:
             connection.login,
             sends_files=not connection.is_encrypted,
             hold=connection.hold,
-            room=lambda wanted: self._room(connection, wanted),
+            room=lambda most_bytes: self._room(connection, most_bytes),
             go_on=lambda: self._resume(connection),
         )
         return self._answer(connection, connection.call)
 
-    def _room(self, connection: Connection, wanted: int) -> int:
-        """How many bytes an answer may have. Where that is less than wanted, the slowest client loses its answer."""
-        size = connection.room(wanted)
-        if size < min(wanted, fetch.LEAST_BYTES):
+    def _room(self, connection: Connection, most_bytes: int) -> int:
+        """How many bytes an answer may have. Where it gets less, the slowest client loses its answer."""
+        size = connection.room(most_bytes)
+        if size < min(most_bytes, fetch.LEAST_BYTES):
             now = time.monotonic()
             slow = [(rate, one) for one in list(self._open.values()) if (rate := one.sent_a_second(now)) is not None]
             if slow:

@@ -160,10 +160,12 @@ class StoredGroups:
 
     def _recount(self, stay: Mapping[str, dict[tuple[str, int], Position]]) -> None:
         with self._lock:
-            known, self._known = self._known, {}
+            sizes_before = self._known
+            self._known = {}
             self._groups, self._bytes = Budget(self._limits.groups), Budget(self._limits.group_files_bytes)
             for group, rows in stay.items():
-                owner, size = known.get(group, (_OF_BEFORE, 0))[0], _bytes_of(group, rows)
+                owner = sizes_before.get(group, (_OF_BEFORE, 0))[0]
+                size = _bytes_of(group, rows)
                 self._known[group] = owner, size
                 self._groups.take(owner, 1, is_there=True)
                 self._bytes.take(owner, size, is_there=True)
@@ -172,5 +174,5 @@ class StoredGroups:
 
 def _bytes_of(group: str, rows: dict[tuple[str, int], Position]) -> int:
     """What the files of a group take at the most, as many as are kept."""
-    said = sum(_POSITION_BYTES + len(topic) + len(row.metadata.encode()) for (topic, _), row in rows.items())
-    return _FILES * (_POSITION_BYTES + len(group) + said)
+    position_bytes = sum(_POSITION_BYTES + len(topic) + len(row.metadata.encode()) for (topic, _), row in rows.items())
+    return _FILES * (_POSITION_BYTES + len(group) + position_bytes)

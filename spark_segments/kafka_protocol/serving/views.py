@@ -159,12 +159,16 @@ class ServedTopic:
         segment = self._partition_log(partition).segment_at(offset)
         if segment is None or segment.log_bytes < _LEAST_BYTES or offset < segment.base_offset:
             return None
-        known = ahead.find(log, offset)
+        block_before = ahead.find(log, offset)
         # Files do not change. Where others have taken a file's place, or the log starts later, the block is no more.
-        if known is not None and known.source.path == segment.path and segment.base_offset <= known.first_offset:
-            held = known.data if known.data is not None or not from_files else self._file(segment.path)
+        if (
+            block_before is not None
+            and block_before.source.path == segment.path
+            and segment.base_offset <= block_before.first_offset
+        ):
+            held = block_before.data if block_before.data is not None or not from_files else self._file(segment.path)
             if held is not None:
-                return known, held, segment.next_offset
+                return block_before, held, segment.next_offset
         size = max(wanted_bytes, BLOCK_BYTES)
         if ahead.place(log, offset) is None or not ahead.has_room(size):
             return None
@@ -180,11 +184,11 @@ class ServedTopic:
 
     def read_ahead(self, partition: int, offset: int, wanted_bytes: int, *, from_files: bool = False) -> None:
         """Reads what a reader asks for next, where there is room."""
-        known = self._read_ahead.find(self._id(partition), offset)
-        if known is not None and (from_files or known.data is not None):
-            if known.data is None or known.bytes_from(offset) >= wanted_bytes:
+        block = self._read_ahead.find(self._id(partition), offset)
+        if block is not None and (from_files or block.data is not None):
+            if block.data is None or block.bytes_from(offset) >= wanted_bytes:
                 return
-            offset = known.next_offset
+            offset = block.next_offset
         with contextlib.suppress(SegmentsError):  # the fetch of these offsets gets the error
             self._block(partition, offset, wanted_bytes, from_files=from_files)
 
@@ -223,8 +227,8 @@ class ServedTopic:
         if epoch == row.leader_epoch:
             return epoch, row.log_end_offset
         entries = LeaderEpochs.of(row).entries
-        up_to = [known for known, _ in entries if known <= epoch]
-        later = [start for known, start in entries if known > epoch]
+        up_to = [other for other, _ in entries if other <= epoch]
+        later = [start for other, start in entries if other > epoch]
         if epoch > row.leader_epoch or not later or (not up_to and not later):
             return -1, -1
         return (max(up_to) if up_to else epoch), min(later)
@@ -292,18 +296,18 @@ class Views:
         return self._listed()[0]
 
     def _listed(self) -> tuple[Sequence[str], Set[str]]:
-        known = self._names
-        if known is None or (time.monotonic() - known[0] >= self.interval_seconds and not self._versions):
+        listed = self._names
+        if listed is None or (time.monotonic() - listed[0] >= self.interval_seconds and not self._versions):
             names = sorted(self._versions) or self.log.topics()
-            known = self._names = (time.monotonic(), names, frozenset(names))
-        return known[1:]
+            listed = self._names = (time.monotonic(), names, frozenset(names))
+        return listed[1:]
 
     def groups(self) -> Sequence[str]:
         """The groups that have positions, sorted, as they were an interval ago at most."""
-        known = self._groups
-        if known is None or time.monotonic() - known[0] >= self.interval_seconds:
-            known = self._groups = (time.monotonic(), [group.id for group in Group.with_positions(self.log)])
-        return known[1]
+        listed = self._groups
+        if listed is None or time.monotonic() - listed[0] >= self.interval_seconds:
+            listed = self._groups = (time.monotonic(), [group.id for group in Group.with_positions(self.log)])
+        return listed[1]
 
     def topic(self, name: str, *, is_newest: bool = False) -> ServedTopic | None:
         """The topic's snapshot, None where there is no topic; `is_newest`: with the newest commit, however short ago.
@@ -389,6 +393,6 @@ class Views:
                     self.topic(name)
                 except SegmentsError:
                     continue
-        known = self._ids.get(topic_id)
-        view = None if known is None else self.topic(known)
-        return known if view is not None and view.topic_id == topic_id else None
+        topic = self._ids.get(topic_id)
+        view = None if topic is None else self.topic(topic)
+        return topic if view is not None and view.topic_id == topic_id else None

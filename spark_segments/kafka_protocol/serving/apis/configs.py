@@ -30,19 +30,19 @@ def _describe_configs(call: Call) -> dict[str, Any]:
 
 def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
     code, message, configs = ErrorCode.none, "", []
-    wanted = frozenset(asked.configuration_keys or ())
+    names = frozenset(asked.configuration_keys or ())
     if asked.resource_type == _TOPIC:
         view, code = call.topic(asked.resource_name)
         if view is not None:
-            configs = _configs(view.config, wanted, with_docs)
-            if ERASED_OFFSETS in wanted:
+            configs = _configs(view.config, names, with_docs)
+            if ERASED_OFFSETS in names:
                 ranges = json.dumps(Erasure.rewritten(view.snapshot))
                 configs.append(_config(ERASED_OFFSETS, ranges, _SOURCES[DEFAULT], _TYPES[STRING], None))
     elif asked.resource_type == _BROKER and asked.resource_name in ("", str(NODE_ID)):
         configs = [
             _config(name, value, _SOURCES[FILE], kind, None)
             for name, (value, kind) in _broker(call).items()
-            if not wanted or name in wanted
+            if not names or name in names
         ]
     else:
         code, message = ErrorCode.invalid_request, "Only topics and the broker have settings"
@@ -70,12 +70,12 @@ def _broker(call: Call) -> dict[str, tuple[str, int]]:
     }
 
 
-def _configs(config: TopicConfig, wanted: Set[str], with_docs: bool) -> list[Mapping[str, Any]]:
+def _configs(config: TopicConfig, names: Set[str], with_docs: bool) -> list[Mapping[str, Any]]:
     sources = config.sources()
     return [
         _config(name, value, _SOURCES[sources[name]], _TYPES[KEYS[name].type], KEYS[name].doc if with_docs else None)
         for name, value in config.effective().items()
-        if not wanted or name in wanted
+        if not names or name in names
     ]
 
 

@@ -42,8 +42,8 @@ def _sasl_handshake(call: Call) -> dict[str, Any]:
     """SaslHandshake: the mechanisms by which a client may prove who it is."""
     if call.login is None:
         return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": []}
-    known = call.login.begin(call.request.body.mechanism, is_bare=call.request.api_version == 0)
-    code = ErrorCode.none if known else ErrorCode.unsupported_sasl_mechanism
+    is_offered = call.login.begin(call.request.body.mechanism, is_bare=call.request.api_version == 0)
+    code = ErrorCode.none if is_offered else ErrorCode.unsupported_sasl_mechanism
     return {"error_code": code, "mechanisms": list(call.login.mechanisms)}
 
 

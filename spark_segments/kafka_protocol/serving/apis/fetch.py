@@ -64,9 +64,9 @@ def _fetch(call: Call) -> dict[str, Any] | NotYet:
         views = [topic.view for topic in asked if topic.view is not None]
         is_told = all(call.views.watch(view, call) for view in views)
         return NotYet(deadline if is_told else min(deadline, now + call.views.interval_seconds))
-    wanted = min(max(body.max_bytes, 0), call.limits.response_bytes)
-    left_bytes = call.room(wanted)
-    is_short = left_bytes < min(wanted, LEAST_BYTES)
+    most_bytes = min(max(body.max_bytes, 0), call.limits.response_bytes)
+    left_bytes = call.room(most_bytes)
+    is_short = left_bytes < min(most_bytes, LEAST_BYTES)
     responses, size = ([], 0) if is_short else _responses(call, asked, left_bytes)
     if is_short or not call.hold(size):  # others have the memory. They take their answers, or lose them
         if not call.is_last and now < call.state + call.limits.request_seconds:
@@ -92,8 +92,8 @@ def _responses(call: Call, asked: Sequence[_Asked], left_bytes: int | None) -> t
     left_bytes = left_bytes or 0
     for topic in asked:
         partitions = []
-        for wanted in topic.partitions:
-            done = _partition(call, topic, wanted, left_bytes, at_least_one=not has_some)
+        for request in topic.partitions:
+            done = _partition(call, topic, request, left_bytes, at_least_one=not has_some)
             records = done["records"]
             has_some = has_some or len(records) > 0
             left_bytes = max(0, left_bytes - len(records))
@@ -166,14 +166,14 @@ def _partition(call: Call, topic: _Asked, asked: Any, left_bytes: int, *, at_lea
     if (parted := _parted(view, asked)) is not None:
         done["diverging_epoch"] = {"epoch": parted[0], "end_offset": parted[1]}
         return done
-    wanted = min(asked.partition_max_bytes, left_bytes)
-    if wanted <= 0 and not at_least_one:
+    most_bytes = min(asked.partition_max_bytes, left_bytes)
+    if most_bytes <= 0 and not at_least_one:
         return done
     try:
         pieces, behind = view.read(
             asked.partition,
             asked.fetch_offset,
-            max(wanted, 0),
+            max(most_bytes, 0),
             committed=committed,
             at_least_one=at_least_one,
             from_files=call.sends_files,
@@ -188,8 +188,8 @@ def _partition(call: Call, topic: _Asked, asked: Any, left_bytes: int, *, at_lea
         done["error_code"] = error_code(error)
         return done
     done["records"] = Records(pieces)
-    if 2 * len(done["records"]) > wanted:  # there is more, as a rule
-        goes_on = partial(view.read_ahead, asked.partition, behind, wanted, from_files=call.sends_files)
+    if 2 * len(done["records"]) > most_bytes:  # there is more, as a rule
+        goes_on = partial(view.read_ahead, asked.partition, behind, most_bytes, from_files=call.sends_files)
         call.afterwards.append(goes_on)
     return done
 

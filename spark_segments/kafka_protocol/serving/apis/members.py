@@ -70,12 +70,12 @@ def _join_group(call: Call) -> dict[str, Any] | NotYet:
 def _sync_group(call: Call) -> dict[str, Any] | NotYet:
     """SyncGroup: the leader gives each member its partitions; the answer of the others waits for that."""
     body = call.request.body
-    given = {member.member_id: member.assignment for member in body.assignments}
+    assignments = {member.member_id: member.assignment for member in body.assignments}
     instance_id = getattr(body, "group_instance_id", None)
     try:
         if call.state is None:
             call.state = call.coordinator.sync(
-                body.group_id, body.generation_id, body.member_id, instance_id, given, call=call
+                body.group_id, body.generation_id, body.member_id, instance_id, assignments, call=call
             )
         synced = call.state()
     except RefusedError as error:

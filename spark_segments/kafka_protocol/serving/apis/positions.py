@@ -67,8 +67,11 @@ def _checked(
             yield ErrorCode.offset_out_of_range
         else:
             state = PartitionState.of_row(view.snapshot.topic_id, view.partitions[number])
-            given = getattr(asked, "committed_leader_epoch", -1)
-            epoch = given if given >= 0 and state.leader_epochs.allows(given) else state.position(offset).leader_epoch
+            client_epoch = getattr(asked, "committed_leader_epoch", -1)
+            # The client's own epoch, where this log can have it: it knows from which leader it has read.
+            epoch = state.position(offset).leader_epoch
+            if client_epoch >= 0 and state.leader_epochs.allows(client_epoch):
+                epoch = client_epoch
             moved[topic, number] = Position(offset, state.topic_id, epoch, metadata, call.now_ms())
             yield ErrorCode.none
 
@@ -114,7 +117,7 @@ def _offset_fetch(call: Call) -> dict[str, Any]:
 def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
     try:
         group = call.group(group_id)
-        known = {} if group is None else dict(group.positions())
+        positions = {} if group is None else dict(group.positions())
     except RefusedError as error:
         return {"error_code": error.code, "topics": []}
     except SegmentsError as error:
@@ -122,7 +125,7 @@ def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
         return {"error_code": ErrorCode.coordinator_not_available, "topics": []}
     named: dict[str, list[int]] = {}
     if topics is None:
-        for topic, partition in sorted(known):
+        for topic, partition in sorted(positions):
             named.setdefault(topic, []).append(partition)
     else:
         for asked, numbers in distinct_partitions(topics, "name", "partition_indexes"):
@@ -130,14 +133,14 @@ def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "topics": [
-            {"name": topic, "partitions": [_committed(call, known, (topic, number)) for number in numbers]}
+            {"name": topic, "partitions": [_committed(call, positions, (topic, number)) for number in numbers]}
             for topic, numbers in named.items()
         ],
     }
 
 
-def _committed(call: Call, known: dict[tuple[str, int], Position], where: tuple[str, int]) -> dict[str, Any]:
-    position = known.get(where)
+def _committed(call: Call, positions: dict[tuple[str, int], Position], where: tuple[str, int]) -> dict[str, Any]:
+    position = positions.get(where)
     if position is not None and position.topic_id is not None:
         view, _ = call.topic(where[0])
         if view is None or view.snapshot.topic_id != position.topic_id:

@@ -133,17 +133,16 @@ def _describe_log_dirs(call: Call) -> dict[str, Any]:
     """DescribeLogDirs: the log directory, with the bytes of each partition's live segments."""
     topics = call.request.body.topics
     asked = None if topics is None else distinct_partitions(topics, "topic", "partitions")
-    wanted = None if asked is None else {topic.topic: partitions for topic, partitions in asked}
-    views = [
-        view for name in (call.views.names() if wanted is None else wanted) if (view := call.topic(name)[0]) is not None
-    ]
+    numbers = None if asked is None else {topic.topic: partitions for topic, partitions in asked}
+    names = call.views.names() if numbers is None else numbers
+    views = [view for view, _ in map(call.topic, names) if view is not None]
     return {
         "error_code": ErrorCode.none,
         "results": [
             {
                 "error_code": ErrorCode.none,
                 "log_dir": call.views.log.uri,
-                "topics": Each(views, lambda view: _sizes(view, None if wanted is None else wanted[view.name])),
+                "topics": Each(views, lambda view: _sizes(view, None if numbers is None else numbers[view.name])),
                 "total_bytes": -1,
                 "usable_bytes": -1,
                 "is_cordoned": False,
@@ -152,7 +151,7 @@ def _describe_log_dirs(call: Call) -> dict[str, Any]:
     }
 
 
-def _sizes(view: ServedTopic, wanted: Sequence[int] | None) -> dict[str, Any]:
+def _sizes(view: ServedTopic, numbers: Sequence[int] | None) -> dict[str, Any]:
     log_bytes = dict.fromkeys(sorted(view.partitions), 0)
     live = view.snapshot.live
     for partition, size in zip(live.column("partition").to_pylist(), live.column("log_bytes").to_pylist(), strict=True):
@@ -162,7 +161,7 @@ def _sizes(view: ServedTopic, wanted: Sequence[int] | None) -> dict[str, Any]:
         "partitions": [
             {"partition_index": number, "partition_size": size, "offset_lag": 0, "is_future_key": False}
             for number, size in log_bytes.items()
-            if wanted is None or number in wanted
+            if numbers is None or number in numbers
         ],
     }
 
