@@ -861,8 +861,8 @@ MUTANTS = (
         "mirror",
         "a jump takes the place of a follower's own records",
         "replicas/topic_mirror.py",
-        "            if tails:\n",
-        "            if tails and not is_jump:\n",
+        "        if tails:\n",
+        "        if tails and not is_jump:\n",
         "tests/maintenance/promotion/test_parted_logs.py::"
         "test_a_jump_keeps_records_though_their_leader_was_replaced_and_has_grown_beyond_them",
     ),
