@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_NAMES = 44
-MOST_MEMBERS = 245
+MOST_MEMBERS = 248
 
 MEMBERS = (
     (
@@ -40,7 +40,7 @@ MEMBERS = (
     (
         "Selection",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
-        "LATEST_VIEW value_type view",
+        "LATEST_VIEW include_control include_tombstones isolation value_type view",
     ),
     (
         "ScanPart",

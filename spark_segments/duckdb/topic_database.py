@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +14,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset
 
+from spark_segments.duckdb.database_view import DatabaseView
 from spark_segments.duckdb.statement_process import MOST_BYTES, StatementProcess
 from spark_segments.errors import InvalidOptionError, MissingExtraError, QueryError, SegmentsError
 from spark_segments.face.logdir import LogDir
+from spark_segments.lake.as_one import AsOne, as_one
 from spark_segments.log import Scan
 from spark_segments.printing import MOST_ROWS, Printed, Prints, cell_of, rows_of
 from spark_segments.quantities import Time
@@ -77,87 +78,8 @@ _logger = logging.getLogger(__name__)
 _ASKS_FOR_TABLES = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b")
 _SECONDS_TO_SEE = 0.1
 _SECONDS_TO_END = 3.0
-_CHEAP = ("partition", "offset")
-_JSON = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
 _BATCH_ROWS = 16384
 _OF_A_VALUE = re.compile(r"(?:Conversion|Out of Range|Invalid Input) Error")
-
-
-class TopicTable(pa.dataset.Dataset):  # type: ignore[misc]
-    """A topic, or its latest view, as DuckDB scans it: again and again, each time with the columns and the condition of
-    that scan.
-
-    All scans of a statement are of one snapshot, of the moment when the first was made. Each is read as far as the
-    query goes.
-    """
-
-    def __init__(self, scan: Callable[[], Scan], threads: int | None, json: Collection[str] = ()) -> None:
-        """`scan`: of all columns, as the topic is when it is asked. `json`: the columns whose format is JSON."""
-        self._ask = scan
-        self.threads = threads
-        self._json = json
-        self.begin()
-
-    def begin(self) -> None:
-        """Forgets the scan and the error of the last statement."""
-        self.error: SegmentsError | OSError | None = None
-        self._scan: Scan | None = None
-
-    @property
-    def scan(self) -> Scan:
-        """All columns of the topic, as it was when the statement first asked."""
-        if self._scan is None:
-            self._scan = self._ask()
-        return self._scan
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns, those first that cost least: of a row without columns, such as for count(*), DuckDB asks for the
-        first. Text that is JSON is DuckDB's type of it.
-        """
-        schema = self.scan.schema
-        fields = sorted(schema, key=lambda field: field.name not in _CHEAP)
-        return pa.schema(
-            [
-                field.with_metadata(_JSON) if field.name in self._json and pa.types.is_string(field.type) else field
-                for field in fields
-            ]
-        )
-
-    def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> _TableScan:
-        """What DuckDB asks of a dataset: these columns of the rows for which the condition holds."""
-        return _TableScan(self, self.schema.names if columns is None else columns, filter)
-
-
-class _TableScan:
-    """A scan of a table. DuckDB leaves out no row for which the condition does not hold: the scan does."""
-
-    def __init__(self, table: TopicTable, columns: list[str], condition: pc.Expression | None) -> None:
-        self._table = table
-        self._condition = condition
-        self.projected_schema = pa.schema([table.schema.field(name) for name in columns])
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches. An error of them is kept, because DuckDB passes on its text alone."""
-        table = self._table
-        condition = self._condition
-        columns = self.projected_schema.names
-        try:
-            scan = table.scan
-            names = set(columns)
-            if condition is not None:
-                scan = scan.where(condition)
-                names |= scan.columns_of(condition)
-            for batch in scan.select(name for name in table.schema.names if name in names).to_reader(table.threads):
-                # Of a batch in which no row is left, pyarrow before 21 makes an IndexError; of a table, an empty one.
-                parts = [batch] if condition is None else pa.Table.from_batches([batch]).filter(condition).to_batches()
-                yield from (part.select(columns) for part in parts)
-        except (SegmentsError, OSError) as error:
-            table.error = error
-            raise
 
 
 class TopicDatabase:
@@ -177,10 +99,12 @@ class TopicDatabase:
         safe: bool = False,
         seconds: float | None = None,
         memory_bytes: int | None = None,
+        tables: bool = True,
     ) -> None:
         """`formats` are options such as value.format, for all topics that a query names. `timestamp`: the topics as
         they were then; `versions`: {topic: version}, those topics as of that version. Else a query sees them as they
-        are.
+        are. Where a topic knows a table (`segments table`), its view is of the table's files and of the log's tail, as
+        long as they are the topic's records; a warning says why they are not. `tables`: whether they are read at all.
 
         A statement may read and write any file of this machine, attach databases, and load extensions, as DuckDB does.
         With `safe` it may not: it has the topics, and tables in memory. Take it for statements that others wrote.
@@ -198,6 +122,7 @@ class TopicDatabase:
                 "versions": versions,
                 "timestamp": timestamp,
                 "safe": safe,
+                "tables": tables,
             }
             self._apart = StatementProcess(arguments, seconds, MOST_BYTES if memory_bytes is None else memory_bytes)
             return
@@ -208,7 +133,10 @@ class TopicDatabase:
         self._versions = dict(versions or {})
         self._timestamp = timestamp
         self._json = [name for name in ("key", "value") if (formats or {}).get(f"{name}.format") == "json"]
-        self._tables: dict[str, TopicTable] = {}
+        self._views: dict[str, DatabaseView] = {}
+        self._reads_tables = tables and timestamp is None
+        self._reasons: set[str] = set()
+        self._opens_files = not safe
         self._running: pa.RecordBatchReader | None = None
         self.is_stuck = False
         """Whether a statement goes on after Ctrl-C: it stays within one function, where DuckDB looks for nothing."""
@@ -271,33 +199,41 @@ class TopicDatabase:
             statements = self._connection.extract_statements(query)
             if not statements:
                 raise InvalidOptionError("There is no statement", expected="such as SELECT count(*) FROM orders")
-            self._register(query)
+            views = self._register(query)
         *before, statement = statements
         _check_kind(statement)
         with self._errors(query):
             for earlier in before:
                 self._waited(self._connection.execute, earlier)
-            relation = self._waited(self._connection.sql, statement)
+            relation = self._planned(views, lambda: self._waited(self._connection.sql, statement))
         if relation is None:  # a statement without a result, such as SET
             return Result(pa.schema([]), lambda: iter(()))
-        empty = self._waited(lambda: relation.limit(0).to_arrow_table())  # constants are computed here
+        empty = self._planned(views, lambda: self._waited(lambda: relation.limit(0).to_arrow_table()))  # and constants
         schema = _with_unique_names(pa.schema(empty.schema))
-        return Result(schema, lambda: self._run(relation, schema, query))
+        return Result(schema, lambda: self._run(relation, schema, views, query))
 
-    def _run(self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, query: str) -> Iterator[pa.RecordBatch]:
+    def _run(
+        self, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, views: Sequence[DatabaseView], query: str
+    ) -> Iterator[pa.RecordBatch]:
         """The batches of a query. The connection runs one query at a time: the next one ends this one."""
         self._end_run()
-        for table in self._tables.values():
-            table.begin()
+
+        def begun() -> tuple[pa.RecordBatchReader, pa.RecordBatch | None]:
+            reader = self._waited(relation.to_arrow_reader, _BATCH_ROWS)
+            return reader, self._waited(next, reader, None)
+
         with self._errors(query):
-            self._running = reader = self._waited(relation.to_arrow_reader, _BATCH_ROWS)
+            self._begin()
+            self._plan(views)
+            reader, batch = self._planned(views, begun)
+            self._running = reader
             try:
                 while self._running is reader:
-                    try:
-                        batch = self._waited(reader.read_next_batch)
-                    except StopIteration:
+                    if batch is None:
                         return
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+                    if self._running is reader:
+                        batch = self._waited(next, reader, None)
             finally:
                 if self._running is reader:
                     self._end_run()
@@ -336,27 +272,78 @@ class TopicDatabase:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if isinstance(error, SegmentsError):
                 raise
-            for table in self._tables.values():  # the error of a topic made the query fail
-                if table.error is not None:
-                    raise table.error from None
+            self._raise_error_of_log()
             if isinstance(error, duckdb.Error):
                 message, found = _said(error, query)
                 hidden = error if str(error).startswith(found) else None
                 raise QueryError(message, found=found, hint=_hint(error, query, self._log.topics())) from hidden
             raise SegmentsError("The query failed", found=str(error)) from error
 
-    def _register(self, query: str) -> None:
-        """Makes views of the topics that the query may name. Views of earlier queries stay, with the newest records."""
-        for table in self._tables.values():
-            table.begin()
-        for topic in self._named(query):
-            if topic in self._tables:
+    def _raise_error_of_log(self) -> None:
+        """Raises the error of a topic that made the query fail."""
+        for view in self._views.values():
+            for table in view.tables:
+                if table.error is not None:
+                    raise table.error from None
+
+    def _register(self, query: str) -> list[DatabaseView]:
+        """Makes views of the topics that the query may name, and returns all views that have to be planned: those, and
+        any that views of the caller may name, if their topics know tables.
+        """
+        self._begin()
+        named = self._named(query)
+        for topic in named:
+            for name, kind in ((topic, None), (topic + _LATEST_SUFFIX, _LATEST)):
+                if name not in self._views:
+                    ask = partial(self._scan, topic, kind)
+                    place = self._connection, topic, kind, ask, self._threads, self._json
+                    self._views[name] = DatabaseView(*place, name=name, opens_files=self._opens_files)
+                self._views[name].make()
+        is_latest_named = _LATEST_SUFFIX in query.casefold()
+        views = []
+        for view in self._views.values():
+            is_named = view.topic in named and (view.kind is None or is_latest_named)
+            if is_named or view.knows_tables:
+                views.append(view)
+        self._plan(views)
+        return views
+
+    def _begin(self) -> None:
+        for view in self._views.values():
+            view.begin()
+
+    def _plan(self, views: Iterable[DatabaseView], *, by_tables: bool = True) -> None:
+        """Makes the views read the topics as they are now."""
+        for view in views:
+            scan = self._scan(view.topic, view.kind)
+            if not by_tables or not self._reads_tables or view.topic in self._versions:
+                view.read_as(AsOne.by_log(scan))
                 continue
-            for name, view in ((topic, None), (topic + _LATEST_SUFFIX, _LATEST)):
-                table = TopicTable(partial(self._scan, topic, view), self._threads, self._json)
-                names = map(duckdb.ColumnExpression, table.scan.schema.names)
-                self._connection.from_arrow(table).select(*names).create_view(name)
-                self._tables[name] = table
+            one = as_one(self._log, scan, self._formats)
+            if one.why is not None and one.why not in self._reasons:
+                self._reasons.add(one.why)
+                _logger.warning("topic %s is read by its log alone: %s", view.topic, one.why)
+            try:
+                view.read_as(one)
+            except (duckdb.IOException, duckdb.HTTPException, OSError):  # DuckDB looks into a file for its columns
+                _logger.warning("topic %s is read by its log alone: a file of its table cannot be read", view.topic)
+                view.read_as(AsOne.by_log(one.scan))
+
+    def _planned(self, views: Sequence[DatabaseView], call: Callable[[], AnyResult]) -> AnyResult:
+        """What a call gives that binds or begins a query. Where a file of a table cannot be read, since another program
+        has deleted it, the topics are planned again once, and then by their logs alone.
+        """
+        for by_tables in (True, False):
+            try:
+                return call()
+            except (duckdb.IOException, duckdb.HTTPException, OSError):
+                self._raise_error_of_log()
+                if not any(view.reads_table for view in views):
+                    raise
+            if not by_tables:
+                _logger.warning("a file of a table cannot be read: topics are read by their logs alone")
+            self._plan(views, by_tables=by_tables)
+        return call()
 
     def _scan(self, topic: str, view: str | None) -> Scan:
         found = self._log.topic(
@@ -379,7 +366,7 @@ class TopicDatabase:
                 alike.setdefault(topic.casefold(), []).append(topic)
         named: list[str] = []
         for name, group in alike.items():
-            tables = {topic for topic in group if topic in self._tables}
+            tables = {topic for topic in group if topic in self._views}
             meant = [topic for topic in group if re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.-])", query)]
             chosen = tables.union(meant or ([group[0]] if len(group) == 1 else []))
             if len(chosen) > 1 or (not chosen and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from spark_segments.printing import Printed, Prints
 from spark_segments.quantities import Bytes, Duration, Time, moment_ms, span_ms
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_segments.log import ProducerOptions, Report, Rows, Scan
     from spark_segments.maintenance.explanation.record_explanation import Explanation
@@ -45,6 +46,8 @@ Keys = bytes | str | Sequence[bytes | str]
 Plan = Callable[[Snapshot], Change | None]
 
 HOUR_MS = 3_600_000
+
+_logger = logging.getLogger(__name__)
 
 _PRINTED = {
     "partition": "partition",
@@ -199,6 +202,34 @@ class Topic(Prints):
         decoders = self.decoders(formats) if formats else None
         scan = Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
         return scan if keys is None else scan.of_keys(key_bytes(keys), self.log.key_offsets)
+
+    def to_spark(
+        self,
+        spark: SparkSession,
+        view: str | None = None,
+        isolation: str = "read_uncommitted",
+        *,
+        include_tombstones: bool = True,
+        formats: Mapping[str, str] | None = None,
+        tables: bool = True,
+    ) -> DataFrame:
+        """The records of the snapshot as a DataFrame, with the columns of `scan`, in no order.
+
+        Where the topic knows a table (`segments table`), it is of the table's files, which Spark's own Parquet reader
+        reads, and of the log's tail, as long as they are the topic's records; a warning says why they are not. Nobody
+        may delete these files before a query on it has ended. `tables`: whether they are read at all. Otherwise, and
+        for a topic as of a version or a time, the data source reads the log.
+        """
+        from spark_segments.lake.as_one import AsOne, as_one
+        from spark_segments.lake.spark_frame import frame_of
+
+        scan = self.scan(None, None, None, view, isolation, include_tombstones=include_tombstones, formats=formats)
+        one = AsOne.by_log(scan)
+        if tables and self._version is None and self._timestamp_ms is None:
+            one = as_one(self.log, scan, formats)
+            if one.why is not None:
+                _logger.warning("topic %s is read by its log alone: %s", self.name, one.why)
+        return frame_of(spark, one, formats or {})
 
     def decoders(self, formats: Mapping[str, str]) -> FormatDecoders:
         """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,

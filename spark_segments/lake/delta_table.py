@@ -100,6 +100,9 @@ class TableBeside:
     def renamed(self) -> Mapping[str, str]:
         return {}  # that takes column mapping, a feature that is refused
 
+    def is_read_by_names(self) -> bool:
+        return True
+
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns:
         # Delta has other types in old files by its feature typeWidening, which many readers lack.
         return NewColumns(schema, settings, needs_new_files=are_retyped(self.schema, schema))

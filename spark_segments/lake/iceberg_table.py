@@ -129,6 +129,13 @@ class IcebergTable:
             renamed |= {name: now[number] for number, name in _names(schema).items() if now.get(number, name) != name}
         return {name: new for name, new in renamed.items() if name not in now.values()}
 
+    def is_read_by_names(self) -> bool:
+        ids = {name: number for number, name in _names(self._table.schema()).items()}
+        earlier = (_names(schema) for schema in self._table.schemas().values())
+        return all(ids.get(name, number) == number for names in earlier for number, name in names.items()) and not (
+            self.renamed()
+        )
+
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns:
         try:
             change = self._table.transaction()

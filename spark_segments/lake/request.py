@@ -56,6 +56,11 @@ class TablePlace:
         """The address of a topic's table."""
         return self.uri.replace(TOPIC, topic)
 
+    @staticmethod
+    def format_of(table: TableFormat) -> str:
+        """The format of a table: one of FORMATS."""
+        return DELTA if isinstance(table, TableBeside) else ICEBERG
+
     def tables(self, storage: Storage) -> Tables:
         """The tables among which the one at the storage is, or is to be made."""
         by_default = self.catalog is None and self.table_format != ICEBERG
@@ -94,8 +99,7 @@ class TableRequest:
 
     def remembered(self, formats: Mapping[str, str] | None) -> dict[str, str]:
         """What a table remembers that has these formats until now: the caller's, without those of a registry."""
-        own = {name: text for name, text in self.formats.items() if not name.startswith(f"{REGISTRY}.")}
-        return {**(formats or {}), **own}
+        return {**(formats or {}), **own_formats(self.formats)}
 
     def settings(self, topic: str, table: TableFormat | None, storage: Storage) -> TableSettings:
         """What the table is, or is to be made as. Raises InvalidOptionError where it is something else."""
@@ -114,6 +118,11 @@ class TableRequest:
         if self.partition_by not in (None, *days):
             check_same(storage, partitions, self.partition_by)
         return settings
+
+
+def own_formats(formats: Mapping[str, str]) -> dict[str, str]:
+    """Formats without the credentials of a registry."""
+    return {name: text for name, text in formats.items() if not name.startswith(f"{REGISTRY}.")}
 
 
 def check_same(storage: Storage, existing: object, asked: object) -> None:

@@ -19,7 +19,7 @@ from spark_segments.errors import LogDirError, StorageError, ValueFormatError
 from spark_segments.execution import check_wanted
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.rules import PLACE, OtherKeys, Rule, places_of
-from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile
+from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile, RowFacts
 from spark_segments.log import Eras, Scan, ScanPart
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import FormatColumns
@@ -43,7 +43,7 @@ class Written:
     """What a task made of records, or of a file's rows: `files`, and their `rows` by partition. `dropped`: rows of the
     file that go; where none does, it stays. `undecided`: the places of rows of the file of which nobody knows whether
     they have to go. `undated`: records whose timestamp became null. `keys`: the columns RANKED of all records, where
-    they were asked for.
+    they were asked for. `facts`: of the records.
     """
 
     files: Sequence[DataFile] = ()
@@ -52,12 +52,14 @@ class Written:
     undecided: Sequence[tuple[int, int]] = ()
     undated: int = 0
     keys: pa.Table | None = None
+    facts: RowFacts = field(default_factory=RowFacts)
 
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
     """What a table's new files are to be: `storage`, the table's; `schema`, of its files; `columns`, the conversion of
     records. `by_day`: a file for each day. `may_be_undated`: a timestamp that a table cannot have becomes null.
+    `is_latest`: tombstones are left out.
     """
 
     storage: Storage
@@ -65,21 +67,25 @@ class TableTarget:
     columns: FormatColumns
     by_day: bool
     may_be_undated: bool
+    is_latest: bool
 
 
 def write_rows(log: Storage, target: TableTarget, by_keys: bool, parts: Sequence[ScanPart]) -> Written:
-    """Task function: parts of a scan → files of the table. `by_keys`: the keys of all records are asked for, and
-    tombstones are read for theirs alone.
+    """Task function: parts of a scan → files of the table. `by_keys`: the keys of all records are asked for, also those
+    of tombstones.
     """
     rows: Counter[int] = Counter()
     undated_rows = 0
     keys: list[pa.RecordBatch] = []
+    facts = RowFacts()
     with _Files(target.storage, target.schema) as files:
         for part in parts:
             for records in Scan.read(log, [part]):
                 check_wanted()
+                facts = facts.joined(_facts_of(records, is_latest=target.is_latest))
                 if by_keys:
                     keys.append(records.select(Eras.RANKED))
+                if target.is_latest:
                     records = records.filter(pc.is_valid(records.column("value")))
                 typed, undated = _with_dates(part.topic, _typed(target, records), target.may_be_undated)
                 undated_rows += undated
@@ -88,7 +94,14 @@ def write_rows(log: Storage, target: TableTarget, by_keys: bool, parts: Sequence
                 for day, rows_of_day in _days(batch) if target.by_day else [(None, batch)]:
                     files.write(day, rows_of_day)
         written = files.ended()
-    return Written(written, rows, undated=undated_rows, keys=pa.Table.from_batches(keys) if keys else None)
+    all_keys = pa.Table.from_batches(keys) if keys else None
+    return Written(written, rows, undated=undated_rows, keys=all_keys, facts=facts)
+
+
+def _facts_of(records: pa.RecordBatch, *, is_latest: bool) -> RowFacts:
+    """The facts of records with their columns as they are stored."""
+    types = pc.unique(records.column("timestampType")).to_pylist()
+    return RowFacts(tuple(sorted(types)), has_passed_tombstones=is_latest and records.column("value").null_count > 0)
 
 
 def _typed(target: TableTarget, records: pa.RecordBatch) -> pa.RecordBatch:

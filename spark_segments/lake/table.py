@@ -23,8 +23,9 @@ from spark_segments.errors import (
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.extensions import observed_job
 from spark_segments.lake.erased import ErasedKeys
+from spark_segments.lake.noted import NotedTable, forget_note, note_table
 from spark_segments.lake.request import TablePlace, TableRequest
-from spark_segments.lake.table_format import Tables
+from spark_segments.lake.table_format import TableFormat
 from spark_segments.lake.update import TRIES, TableCall, Update
 from spark_segments.log import (
     LogDirectory,
@@ -63,6 +64,7 @@ def table(
     existing: bool = False,
     table_format: str | None = None,
     catalog: str | None = None,
+    forget_table: bool = False,
 ) -> Report:
     """Brings the table at `table_uri` to what may be read of the topic now, and makes it where there is none.
 
@@ -92,6 +94,9 @@ def table(
     than one commit where much is to be done. Delta's own VACUUM deletes files of a commit that was never made.
     `table_options`: the table's storage options, by default the log directory's.
 
+    The topic notes the table, so that queries read it and the log as one. With `forget_table` the note goes, and
+    nothing else is done. A follower and a directory of Kafka's note nothing.
+
     A report's line has the offsets [start, end) that were added. `details` has by topic: `version` of the table, `why`
     its rows were looked at, files_added, files_removed, rows_added, rows_removed, rows. A topic that fails has a
     line, as in `Report`: CommitConflictError where other commits to the table come first every time.
@@ -113,11 +118,15 @@ def table(
     wave_bytes = WAVE_BYTES_A_SLOT * task_slots(spark)
     for name in names:
         storage = Storage(place.address(name), place.options)
+        if forget_table:
+            if dry_run or forget_note(log, name, storage.uri):
+                report.add(name, None, "forget")
+            continue
         LogDirectory.check_apart(storage)
         try:
             tables = place.tables(storage)
             if not existing or tables.open(storage) is not None:
-                _update(call, name, storage, tables, wave_bytes, now_ms)
+                _update(call, place, name, wave_bytes, now_ms)
         except SegmentsError as error:
             if isinstance(error, InvalidOptionError) and len(names) == 1:
                 raise
@@ -125,12 +134,12 @@ def table(
     return report.finish()
 
 
-def _update(
-    call: TableCall, topic: str, storage: Storage, tables: Tables, wave_bytes: int, now_ms: Time | None
-) -> None:
+def _update(call: TableCall, place: TablePlace, topic: str, wave_bytes: int, now_ms: Time | None) -> None:
     """Updates the table of a topic, or says what an update would do. Raises CommitConflictError where other commits
     come first every time.
     """
+    storage = Storage(place.address(topic), place.options)
+    tables = place.tables(storage)
     for _ in range(TRIES):
         # The clock is read before the snapshot. With a later time the next run would take the table for younger than
         # its rows, and could miss a tombstone that compaction has taken since.
@@ -138,7 +147,18 @@ def _update(
         update = Update(call, topic, storage, tables, at_ms)
         if call.report.dry_run or update.bring_up_to_date(wave_bytes):
             update.note(topic)
+            _note(call, place, topic, update.table)
             return
     raise CommitConflictError(
         "Other commits to the table keep coming first", path=storage.uri, hint="Run the job again"
     )
+
+
+def _note(call: TableCall, place: TablePlace, topic: str, table: TableFormat | None) -> None:
+    """Makes the topic know its table, if the log directory can be written. The table is made all the same."""
+    if call.report.dry_run or table is None or table.settings is None:
+        return
+    try:
+        note_table(call.log, topic, NotedTable.at(place, table, table.settings))
+    except SegmentsError as error:
+        call.report.warn(f"{topic}: no query reads the table with the log, for the topic cannot note it: {error}")

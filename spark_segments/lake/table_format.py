@@ -68,6 +68,37 @@ class TableSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What a query of the topic has to know of a table's rows, and no column of the table says.
+
+    `timestamp_types`: of the records, as Kafka numbers them, in order. `has_passed_tombstones`: a latest table has left
+    out tombstones, which the view `latest` may have. `has_older_columns`: rows came in before the table had its present
+    columns and formats. `has_gone`: an archive may have rows that left the topic by something other than a log start.
+    """
+
+    timestamp_types: tuple[int, ...] = ()
+    has_passed_tombstones: bool = False
+    has_older_columns: bool = False
+    has_gone: bool = False
+
+    def joined(self, other: RowFacts) -> RowFacts:
+        """The facts of the rows of both."""
+        return RowFacts(
+            tuple(sorted({*self.timestamp_types, *other.timestamp_types})),
+            self.has_passed_tombstones or other.has_passed_tombstones,
+            self.has_older_columns or other.has_older_columns,
+            self.has_gone or other.has_gone,
+        )
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any] | None) -> RowFacts | None:
+        """The facts in a commit's text; None where it has none."""
+        if fields is None:
+            return None
+        return cls(**{**fields, "timestamp_types": tuple(map(int, fields["timestamp_types"]))})
+
+
+@dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file of the table. `bounds`: by column the least and the greatest value; of partition and offset at
     least, or none: then the file may hold any row.
@@ -90,8 +121,8 @@ class TablePositions:
     newest record of a key was looked for in all partitions. `commit_id`: of the commit that made the version. A
     promoted follower and a rebuilt manifest count their own versions, so that a number alone names no version; ""
     where the log lacked the commit. `erasures`: {id: time of its last commit} of the erasures that the topic
-    remembered, which are the same at a leader and at its followers. Earlier versions of this package wrote neither
-    (None).
+    remembered, which are the same at a leader and at its followers. `facts`: of the rows. Earlier versions of this
+    package wrote none of the three (None).
     """
 
     topic_id: str
@@ -102,6 +133,7 @@ class TablePositions:
     across: bool = False
     erasures: Mapping[str, int] | None = None
     commit_id: str | None = None
+    facts: RowFacts | None = None
 
     @classmethod
     def of(
@@ -159,6 +191,8 @@ class TablePositions:
             fields["erasures"] = self.erasures
         if self.commit_id is not None:
             fields["commit_id"] = self.commit_id
+        if self.facts is not None:
+            fields["facts"] = dataclasses.asdict(self.facts)
         return json.dumps({"segments": fields})
 
     @staticmethod
@@ -182,6 +216,7 @@ class TablePositions:
                 fields.get("across", False),
                 dict(fields["erasures"]) if "erasures" in fields else None,
                 fields.get("commit_id"),
+                RowFacts.of_fields(fields.get("facts")),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -236,6 +271,11 @@ class TableFormat(Protocol):
 
     def renamed(self) -> Mapping[str, str]:
         """{earlier name of a column, however deep: the name that it has now} where a program has renamed one."""
+
+    def is_read_by_names(self) -> bool:
+        """Whether a column of each file is the table's column of that name, however deep: no program has renamed
+        one, or dropped one and added another of its name.
+        """
 
     def new_columns(self, schema: pa.Schema, settings: TableSettings) -> NewColumns:
         """The table's new columns by the format's rules, for those of `schema`, which are wider. Raises

@@ -42,7 +42,7 @@ _NEVER = np.iinfo(np.int64).max
 _IS_ANOTHER = frozenset((Reason.OTHER_TOPIC, Reason.OTHER_LOG))
 """No row of the table is known to be the topic's."""
 
-_TAKES_ROWS = frozenset((Reason.CLEANED, Reason.ERASED, Reason.REWRITTEN))
+TAKES_ROWS = frozenset((Reason.CLEANED, Reason.ERASED, Reason.REWRITTEN))
 """Any row of the table may have left the log."""
 
 
@@ -131,7 +131,7 @@ def plan_table(topic: TopicSince, table: TableSince, now_ms: int) -> TablePlan:
         return _of_archive(plan, topic, table, before)
     if why == Reason.LOG_START:
         return _from_log_start(plan, bounds, table)
-    if why in _TAKES_ROWS:
+    if why in TAKES_ROWS:
         return _of_existing_records(plan, topic, table, before)
     return plan
 

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.config import READ_COMMITTED, topic_config
+from spark_segments.config import READ_COMMITTED
 from spark_segments.errors import (
     InvalidOptionError,
     LogDirError,
@@ -32,16 +31,18 @@ from spark_segments.lake.erased import ErasedKeys, other_keys
 from spark_segments.lake.request import TableRequest, check_same
 from spark_segments.lake.rows import UNDATED, TableTarget, Written, count_records, have_newer, sift_rows, write_rows
 from spark_segments.lake.rules import OtherKeys, Rule, TypedKeys
+from spark_segments.lake.since import PART_BYTES, commit_id_of, rival_parts, topic_since
 from spark_segments.lake.table_format import (
     DAY,
     KEY_BYTES,
     DataFile,
+    RowFacts,
     TableCommit,
     TableFormat,
     TablePositions,
     Tables,
 )
-from spark_segments.lake.table_plan import TablePlan, TableSince, TopicSince, plan_table, rival_offsets
+from spark_segments.lake.table_plan import TAKES_ROWS, TablePlan, TableSince, plan_table
 from spark_segments.lake.topic_columns import COLUMNS, TopicColumns
 from spark_segments.log import (
     Eras,
@@ -59,13 +60,11 @@ from spark_segments.values.typed import TypedColumns
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
+_OF_FACTS = ("value", "timestampType")
+"""Columns that are read for `RowFacts`, whatever the columns of the table."""
+
 TRIES = 5
 """How often an update is tried when another commit comes first."""
-
-PART_BYTES = 128 << 20
-"""About how much a task reads of the log, as by spark.sql.files.maxPartitionBytes."""
-
-_THREADS = 16  # a commit is a small file to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +126,11 @@ class Update:
         history = iter(()) if self.table is None else self.table.positions()
         self.before = next(history, None)
         self.plan = self._planned(snapshot, history, at_ms)
-        commit_id = None if call.log.is_kafka else _commit_id(call.log, snapshot.topic, snapshot.version) or ""
+        commit_id = None if call.log.is_kafka else commit_id_of(call.log, snapshot.topic, snapshot.version) or ""
         self.positions = partial(TablePositions.of, snapshot, at_ms, commit_id)
         self.figures: Counter[str] = Counter()
         self.undated = 0
+        self.facts: RowFacts | None = None
         self.rows: Counter[int] = Counter()
 
     # Plan
@@ -157,8 +157,7 @@ class Update:
         log = self.call.log
         if self.call.erased.keys and not self.settings.archive:
             raise InvalidOptionError("Erased keys leave a table that is no archive by themselves", found="keys")
-        operations = _operations(log, snapshot, self.before)
-        topic = TopicSince(log.storage, snapshot, topic_config(snapshot.config, log.defaults), operations)
+        topic = topic_since(log, snapshot, self.before)
         table = TableSince(
             self.settings,
             self.before,
@@ -206,12 +205,14 @@ class Update:
         old_rows = self._leaving()
         plan = self.plan
         is_latest = self.settings.view == Selection.LATEST_VIEW
-        # Tombstones are read where they take rows out of the table: not into a latest table that is built from nothing.
+        # Tombstones take rows out of the table: none of a latest table that is built from nothing.
         by_keys = is_latest and not plan.is_whole
-        selection = dataclasses.replace(self.scan.selection, include_tombstones=by_keys or not is_latest)
+        self.facts = self._facts_of_remaining_rows()
+        names = self.scan.selection.columns
+        selection = dataclasses.replace(self.scan.selection, columns=tuple(dict.fromkeys([*names, *_OF_FACTS])))
         scan = self._scan(plan.offsets, selection, self.columns.decoders)
-        columns = FormatColumns(scan.selection.columns, self.columns.decoders)
-        target = TableTarget(self.storage, self.schema, columns, self.by_day, self._may_be_undated)
+        columns = FormatColumns(names, self.columns.decoders)
+        target = TableTarget(self.storage, self.schema, columns, self.by_day, self._may_be_undated, is_latest)
         write = partial(write_rows, scan.storage, target, by_keys)
         # A part of a view is no view: the newest record of a key may be in a later wave.
         for tasks, ends in _waves(scan, math.inf if is_latest else wave_bytes):
@@ -224,10 +225,13 @@ class Update:
                     return self.bring_up_to_date(wave_bytes)
                 old_rows = superseded
             for task in written:
+                if self.facts is not None:
+                    self.facts = self.facts.joined(task.facts)
                 self.rows.update(task.rows)
                 self.undated += task.undated
             added = [file for task in written for file in task.files]
-            commit = TableCommit(self.positions(ends), [*old_rows.rewritten, *added], old_rows.removed, self.change)
+            positions = dataclasses.replace(self.positions(ends), facts=self.facts)
+            commit = TableCommit(positions, [*old_rows.rewritten, *added], old_rows.removed, self.change)
             if not self._says_more(commit):
                 break
             if not self._is_committed(commit):
@@ -247,6 +251,15 @@ class Update:
             return True
         has_changes = bool(commit.added or commit.removed or commit.columns)
         return has_changes or self.plan.why is not None or self.plan.has_new
+
+    def _facts_of_remaining_rows(self) -> RowFacts | None:
+        """The facts of the rows that stay in the table; None: an earlier version of this package noted none."""
+        if self.plan.is_whole or self.before is None:
+            return RowFacts()
+        if self.before.facts is None:
+            return None
+        has_gone = self.settings.archive and self.plan.why in TAKES_ROWS
+        return self.before.facts.joined(RowFacts(has_older_columns=self.change is not None, has_gone=has_gone))
 
     def _leaving(self) -> _Sifted:
         """What leaves the table because it has left the topic: all of its files, or those that lose rows."""
@@ -331,10 +344,7 @@ class Update:
         eras = Eras.of(snapshot)
         if eras is None or self.before is None:
             return False
-        offsets = rival_offsets(snapshot, self.before, eras.ranks(changed))
-        ranked = Selection(Eras.RANKED, READ_COMMITTED, Selection.LATEST_VIEW)
-        # These are the records that the table has reached, and their partitions are compared here.
-        parts = self._scan(offsets, ranked).parts(PART_BYTES, within_partitions=True)
+        parts = rival_parts(self.scan.storage, snapshot, self.before, changed)
         return any(self.call.run(partial(have_newer, self.scan.storage, eras, changed), _tasks(parts)))
 
     # Commit
@@ -408,29 +418,6 @@ def _still_fits(commit: TableCommit, before: TableFormat, latest: TableFormat) -
     """
     gone = {file.path for file in commit.removed} - {file.path for file in latest.files()}
     return not gone and (latest.schema, latest.partitioned_by) == (before.schema, before.partitioned_by)
-
-
-def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | None) -> set[str] | None:
-    """The operations of the topic's commits since the table was updated; None where one is not known."""
-    if before is None or before.version is None or before.topic_id != snapshot.topic_id:
-        return None
-    # The follower that was promoted may have at 3 what its former leader has at 7:
-    #
-    #   leader     0 … 4 5 6:compact 7        the table names 5
-    #   follower   0 1 2 3:promote 4 5 6      and has the compaction at 2, so that no commit after 5 says so
-    if not before.is_of_manifest(snapshot, _commit_id(log, snapshot.topic, before.version)):
-        return None
-    versions = range(before.version + 1, snapshot.version + 1)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        commits = [*pool.map(log.manifest(snapshot.topic).facts, versions)]
-    operations = {commit.operation for commit in commits if commit is not None}
-    # Vacuum takes commits file.delete.delay.ms after the next one: then nobody knows what they were.
-    return None if None in commits else operations
-
-
-def _commit_id(log: LogDirectory, topic: str, version: int) -> str | None:
-    facts = log.manifest(topic).facts(version)
-    return None if facts is None else facts.commit_id
 
 
 def _tasks(parts: Iterable[ScanPart]) -> list[list[ScanPart]]:

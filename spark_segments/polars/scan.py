@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -14,12 +15,15 @@ import pyarrow.compute as pc
 from spark_segments.errors import MissingExtraError
 from spark_segments.face.logdir import LogDir
 from spark_segments.format.layout import RECORD_SCHEMA
+from spark_segments.lake.as_one import AsOne, as_one
 from spark_segments.log import Scan
 from spark_segments.quantities import Time
 
 try:
     import polars as pl
     from polars.io.plugins import register_io_source
+
+    from spark_segments.polars.topic_frame import frame_of
 except ImportError as error:
     raise MissingExtraError("polars", "Frames of Polars", "polars") from error
 
@@ -36,6 +40,7 @@ def scan_topic(
     view: str | None = None,
     include_tombstones: bool = True,
     threads: int | None = None,
+    tables: bool = True,
 ) -> pl.LazyFrame:
     """The records of a topic as a lazy frame. Arguments as for `LogDir.open` and `Topic.scan`.
 
@@ -44,22 +49,35 @@ def scan_topic(
     Conditions on partition and offset, and lower bounds of timestamp, limit what is read; other conditions filter the
     rows that were read. Rows come partition by partition and by offset.
 
+    Where the topic knows a table (`segments table`), the frame is of the table's files, which Polars reads, and of the
+    log's tail, as long as they are the topic's records; a warning says why they are not. Its rows come in no order.
+    Nobody may delete these files before the frame is collected. `tables`: whether they are read at all.
+
     Raises what `LogDir.open` and `Topic.scan` raise; errors in the data come from the query as Polars' ComputeError.
     """
-    scan = (
-        LogDir.open(uri, storage_options)
-        .topic(topic, version, timestamp)
-        .scan(
-            view=view,
-            isolation=isolation,
-            include_tombstones=include_tombstones,
-            formats=formats,
-            value_type="binary" if formats else "binary_view",
-        )
+    log = LogDir.open(uri, storage_options)
+    scan = log.topic(topic, version, timestamp).scan(
+        view=view,
+        isolation=isolation,
+        include_tombstones=include_tombstones,
+        formats=formats,
+        value_type="binary" if formats else "binary_view",
     )
-    return register_io_source(
-        partial(_frames, scan, threads), schema=_frame(scan.schema.empty_table()).schema, is_pure=True
-    )
+    one = AsOne.by_log(scan)
+    if tables and version is None and timestamp is None:
+        one = as_one(log, scan, formats)
+        if one.why is not None:
+            _logger.warning("topic %s is read by its log alone: %s", topic, one.why)
+    return frame_of(one, _schema(scan), partial(_log_frame, threads=threads))
+
+
+def _schema(scan: Scan) -> pl.Schema:
+    return _frame(scan.schema.empty_table()).schema
+
+
+def _log_frame(scan: Scan, threads: int | None) -> pl.LazyFrame:
+    """The frame of a scan of the log."""
+    return register_io_source(partial(_frames, scan, threads), schema=_schema(scan), is_pure=True)
 
 
 def _frames(
@@ -96,6 +114,8 @@ def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     assert isinstance(frame, pl.DataFrame)
     return frame
 
+
+_logger = logging.getLogger(__name__)
 
 _FLIPPED = {"Eq": "Eq", "Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
 _INTEGERS = {f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}

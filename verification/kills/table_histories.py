@@ -26,6 +26,7 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from spark_segments import LogDir
 from spark_segments.lake.table_format import TablePositions
 from spark_segments.maintenance import compact, erase, restore, retain, roll
+from verification.kills.as_one_rows import check_duckdb, check_polars
 from verification.kills.table_rows import COLUMNS, by_place, content, iceberg_table, readable, update
 from verification.world.small_limits import small_limits
 from verification.world.topics import append
@@ -343,6 +344,8 @@ class History:
         for _ in range(STEPS):
             step = self.choose.choice([*often, *seldom])
             step()
+            self.counts.update(check_duckdb(self.log))
+            check_polars(self.log)
             self.counts["steps"] += 1
         self.erase()
         self.others_clean()

@@ -1422,8 +1422,8 @@ MUTANTS = (
     Mutant(
         "tables",
         "a table takes the versions of a promoted follower for those of its leader",
-        "lake/update.py",
-        "    if not before.is_of_manifest(snapshot, _commit_id(log, snapshot.topic, before.version)):\n",
+        "lake/since.py",
+        "    if not before.is_of_manifest(snapshot, commit_id_of(log, snapshot.topic, before.version)):\n",
         "    if False:\n",
         "tests/maintenance/test_table.py::test_versions_of_a_promoted_follower_are_not_those_of_its_leader",
     ),

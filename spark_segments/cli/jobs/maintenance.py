@@ -263,6 +263,7 @@ def table(
     forget: bool = flag("Every row of --key that the topic no longer has leaves the archive, erased or not."),
     alike: bool = flag("Rows without bytes of their typed key leave the archive if they are read as a --key is."),
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
+    forget_table: bool = flag("Queries of the topic read TABLE no longer. Nothing else is done, and TABLE stays."),
 ) -> None:
     """Keeps a Delta or Iceberg table beside a topic: its records as columns, for any program that reads Parquet.
 
@@ -275,6 +276,10 @@ def table(
     compaction, delete-records, erase or restore. --archive keeps it, but
     for erased keys: after an erasure the run needs them as --key. Records
     that left the topic before the erasure leave an archive with --forget.
+
+    The topic notes the table, so that queries of the topic by segments sql,
+    DuckDB, Polars and Topic.to_spark read the table, and of the log what
+    follows it.
 
     Example: segments table /data/log orders /lake/orders --value-format json
     Example: segments table /data/log users /lake/users --view latest
@@ -289,7 +294,7 @@ def table(
         job, table_uri=table, view=view, archive=archive, partition_by=partition_by,
         formats=values.of_values("timestamp.errors"), keys=key_bytes(key, key_base64), forget=forget, alike=alike,
         table_format=table_format, catalog=catalog,
-        table_options=parse_overrides(table_storage) if table_storage else None,
+        table_options=parse_overrides(table_storage) if table_storage else None, forget_table=forget_table,
     )  # fmt: skip
 
 

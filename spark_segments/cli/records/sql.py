@@ -42,6 +42,7 @@ def sql(
     query: str = argument("QUERY", "A statement of DuckDB's SQL."),
     isolation_level: str = ISOLATION_LEVEL,
     safe: bool = flag("The statement may read topics alone: no file, no database, no setting."),
+    no_tables: bool = flag("Read topics by their logs alone, also where they know tables."),
     output: TableOutput = option("How rows are printed.", default=TableOutput.TEXT),
 ) -> None:
     """Runs a SQL query over topics, by DuckDB. A topic is a view; its newest records by key are <topic>$latest.
@@ -55,6 +56,9 @@ def sql(
     shows the first 1,000 rows; JSON has a line for each row. Bytes are shown
     as text where they are UTF-8, else in base64. It needs the extra duckdb.
 
+    Where `segments table` keeps a table of a topic, the view reads the table's
+    files and of the log what follows them: EXPLAIN shows both.
+
     DuckDB's SQL can read and write every file that you can, attach databases,
     and load extensions from the internet: run statements that others wrote
     with --safe.
@@ -63,7 +67,9 @@ def sql(
     """
     from spark_segments.duckdb import TopicDatabase
 
-    with TopicDatabase(location.open(), isolation=isolation_level, formats=values.of_values(), safe=safe) as database:
+    formats = values.of_values()
+    log = location.open()
+    with TopicDatabase(log, isolation=isolation_level, formats=formats, safe=safe, tables=not no_tables) as database:
         try:
             result = database.sql(query)
             _WRITERS[output](result.schema, result.batches(), sys.stdout.buffer)

@@ -21,6 +21,7 @@ from spark_segments.cli.options import (
 from spark_segments.cli.output import FAILED, Output, index_line, print_json, print_table, print_text, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
+from spark_segments.lake.noted import TABLES, described_tables
 from spark_segments.log import Captured, Undecided
 from spark_segments.log import describe as describe_topic
 from spark_segments.quantities import Bytes, human_bytes, moment, wall_ms
@@ -136,6 +137,8 @@ def _print(log: LogDir, topics: Sequence[DescribedTopic], output: Output, *, sin
     for snapshot, config in topics:
         description = describe_topic(snapshot, config)
         replica_states = Captured.others(snapshot.states)  # none where the topic has neither leader nor followers
+        if replica_states.pop(TABLES, None) is not None:
+            description["tables"] = described_tables(log, snapshot)
         if replica_states:
             description["states"] = replica_states
         index = log.key_offsets.describe(snapshot) if snapshot.topic in indexed_topics else None
@@ -197,6 +200,10 @@ def _print_states(description: dict[str, Any], snapshot: Snapshot) -> None:
         late = "; a capture came later than delete.retention.ms" if capture["late"] else ""
         at = moment(capture["at_ms"])
         print(f"Captured: partition {capture['partition']}, {capture['lag']} behind, all was here at {at}{late}")
+    for table in description.get("tables", ()):
+        kind = table["view"] or ("archive" if table["archive"] else "all records")
+        state = f"version {table['version']}, {table['offsets_behind']} offsets behind"
+        print_text(escaped(f"Table: {table['uri']} ({kind}): {table['error'] or state}", one_line=True))
 
 
 def _open(snapshot: Snapshot, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:

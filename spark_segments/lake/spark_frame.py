@@ -1,0 +1,105 @@
+"""A topic as a DataFrame of Spark: of the log alone, or of a table's files and the log's tail as one.
+
+Spark reads the files by its own Parquet reader, with the columns and conditions of the query. A Python source cannot
+have two ways of reading, so that `format("segments")` itself reads the log alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from spark_segments.lake.as_one import AsOne, TableHalf
+from spark_segments.log import Scan
+from spark_segments.spark.schema import record_schema, typed_schema
+from spark_segments.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+MOST_BROADCAST_OFFSETS = 100_000
+"""A tail of so many offsets has few keys: each executor gets them, and the table's rows stay where they are."""
+
+
+def frame_of(spark: SparkSession, one: AsOne, formats: Mapping[str, str]) -> DataFrame:
+    """The records of a topic, of one snapshot, with the columns of Spark's Kafka source and their headers."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as columns
+
+    scan, half = one.scan, one.half
+    if half is None:
+        return _log_frame(spark, scan, formats)
+    readers = {} if scan.decoders is None else {scan.snapshot.topic: scan.decoders}
+    schema = record_schema(True, typed_schema(readers))
+    rows = _rows(spark, half, schema)
+    if half.is_latest and one.has_tail:
+        keys = _log_frame(spark, one.tail_keys, {})
+        keys = keys.select(*(columns.col(name).alias(f"tail_{name}") for name in ("partition", "key")))
+        if sum(end - start for ranges in one.tail.offsets.values() for start, end in ranges) <= MOST_BROADCAST_OFFSETS:
+            keys = columns.broadcast(keys)
+        same = columns.col(half.key_column) == columns.col("tail_key")
+        if not one.across:
+            same = same & (columns.col("partition") == columns.col("tail_partition"))
+        rows = rows.join(keys, same, "left_anti")
+    constants = {"topic": scan.snapshot.topic, "timestampType": half.timestamp_type}
+    rows = rows.select(
+        *(
+            columns.lit(constants[field.name]).cast(field.dataType).alias(field.name)
+            if field.name in constants
+            else columns.col(field.name)
+            for field in schema
+        )
+    )
+    if one.has_tail:
+        rows = rows.unionAll(_log_frame(spark, one.tail, formats).select(*schema.names))
+    if scan.selection.view is not None and not half.is_latest:
+        newest = Window.partitionBy("partition", "key").orderBy(columns.col("offset").desc())
+        rows = rows.where("key IS NOT NULL").withColumn("place", columns.row_number().over(newest))
+        rows = rows.where("place = 1").select(*schema.names)
+        if not scan.selection.include_tombstones:
+            rows = rows.where("value IS NOT NULL")
+    return rows
+
+
+def _rows(spark: SparkSession, half: TableHalf, schema: StructType) -> DataFrame:
+    """The rows of the table that count, with those of its columns that are asked for."""
+    from pyspark.sql.types import BinaryType, StructType
+
+    names = half.table.schema.names
+    columns = StructType([field for field in schema if field.name in names])
+    if half.key_column not in columns.names and half.key_column in names:
+        columns = columns.add(half.key_column, BinaryType())
+    if not half.files:
+        return spark.createDataFrame([], columns)
+    reader = spark.read.schema(columns).option("__globPaths__", "false")  # as a table of Spark's catalog names files
+    rows = reader.parquet(*(_address(half.table.storage, path) for path in half.addresses))
+    for partition, start in half.log_starts.items():
+        rows = rows.where(f"NOT (partition = {partition} AND offset < {start})")
+    return rows
+
+
+def _address(storage: Storage, path: str) -> str:
+    """The address of a file by Hadoop's names."""
+    if storage.is_local:
+        return f"file://{path}"
+    return path.replace("s3://", "s3a://", 1)
+
+
+def _log_frame(spark: SparkSession, scan: Scan, formats: Mapping[str, str]) -> DataFrame:
+    """The records of a scan by the data source."""
+    selection, snapshot = scan.selection, scan.snapshot
+    starts = {str(number): ranges[0][0] for number, ranges in scan.offsets.items()}
+    options = {
+        "subscribe": snapshot.topic,
+        "startingOffsets": json.dumps({snapshot.topic: starts}),
+        "versionAsOf": str(snapshot.version),
+        "isolation.level": selection.isolation,
+        "includeHeaders": "true",
+        **formats,
+        **{f"storage.{name}": value for name, value in scan.storage.storage_options.items()},
+    }
+    if selection.view is not None:
+        options |= {"view": selection.view, "includeTombstones": str(selection.include_tombstones).lower()}
+    return spark.read.format("segments").options(**options).load(scan.storage.uri)

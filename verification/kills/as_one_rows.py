@@ -1,0 +1,61 @@
+"""A topic as one with its table, in each door, against a read of its log."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from spark_segments import LogDir
+from spark_segments.duckdb import TopicDatabase
+from spark_segments.lake.as_one import as_one
+from spark_segments.polars import scan_topic
+
+ISOLATION = ("read_uncommitted", "read_committed")
+for door in ("duckdb.topic_database", "polars.scan"):
+    logging.getLogger(f"spark_segments.{door}").setLevel(logging.ERROR)
+
+
+def in_order(rows: pa.Table) -> list[dict[str, Any]]:
+    """The rows by partition and offset."""
+    return sorted(rows.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
+
+
+def check_polars(log: LogDir, topic: str = "orders", formats: Mapping[str, str] | None = None) -> None:
+    """Raises AssertionError where Polars' frames of a topic are not its records."""
+    for isolation, view, has_tombstones in itertools.product(ISOLATION, (None, "latest"), (True, False)):
+        if view is None and not has_tombstones:
+            continue
+        options = {"view": view, "isolation": isolation, "formats": formats, "include_tombstones": has_tombstones}
+        expected = log.topic(topic).scan(**options).to_table()
+        frame = scan_topic(log.uri, topic, **options)
+        rows = frame.collect()
+        assert rows.schema == pl.from_arrow(expected.slice(0, 0)).schema
+        assert in_order(rows.to_arrow()) == in_order(expected), (
+            f"{view or 'all records'}, {isolation}, {has_tombstones}"
+        )
+        assert frame.select(pl.len()).collect().item() == expected.num_rows
+
+
+def check_duckdb(log: LogDir, topic: str = "orders", formats: Mapping[str, str] | None = None) -> Counter[str]:
+    """Raises AssertionError where DuckDB's views of a topic are not its records. Counts which were read by a table."""
+    counts: Counter[str] = Counter()
+    for isolation in ISOLATION:
+        with TopicDatabase(log, isolation=isolation, formats=formats) as database:
+            for view in (None, "latest"):
+                name = topic if view is None else f"{topic}$latest"
+                scan = log.topic(topic).scan(view=view, isolation=isolation, formats=formats)
+                one = as_one(log, scan, formats)
+                rows = database.sql(f'SELECT * FROM "{name}"').to_table()
+                expected = scan.to_table()
+                assert rows.schema.names == expected.schema.names
+                assert in_order(rows) == in_order(expected), f"{view or 'all records'}, {isolation}: {one}"
+                count = database.sql(f'SELECT count(*) AS n FROM "{name}"').to_table()
+                assert count.to_pylist() == [{"n": expected.num_rows}], f"{view or 'all records'}, {isolation}"
+                counts[f"{view or 'all records'} by {'the log' if one.half is None else 'a table'}"] += 1
+    return counts
