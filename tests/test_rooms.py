@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterable
 from functools import cache
 
@@ -116,3 +118,10 @@ def test_test_functions_have_no_annotations():
                 annotated = [part for part in ast.walk(node.args) if isinstance(part, ast.arg) and part.annotation]
                 where = f"{path.relative_to(ROOT)}:{node.lineno}"
                 assert not annotated and node.returns is None, f"{where}: take the annotations of {node.name} out"
+
+
+def test_the_drawing_of_the_layers_is_the_contract():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [layer.replace("spark_segments.", "").replace(" : ", " · ") for layer in contracts[0]["layers"]]
+    drawing = (ROOT / "docs" / "pictures" / "layers.svg").read_text()
+    assert re.findall(r'font-weight="600">([^<]*)<', drawing) == layers
