@@ -54,7 +54,7 @@ def test_keys_and_headers_of_text_lines(segments, uri):
         "append", uri, "orders",
         "--property", "parse.key=true", "--property", "key.separator=:",
         "--property", "parse.headers=true", "--property", "null.marker=NULL",
-        stdin=b"h1:v1,h2:v2\tk:v:w\n\tNULL:v\nh:\tk:NULL\n",
+        stdin=b"h1:v1,h2:v2\tk:v:w\nNULL\tNULL:v\nh:\tk:NULL\n",
     )  # fmt: skip
     shown = segments(
         "consume", uri, "orders",
@@ -70,12 +70,12 @@ def test_keys_and_headers_of_text_lines(segments, uri):
 
 def test_headers_of_text_lines_are_split_at_their_first_separator(run, segments, uri):
     properties = ["--property", "parse.headers=true", "--property", "headers.key.separator==>"]
-    text = b"a=>b=>c,,=>x,key==>,d=>\xff\tv\n\tw\n,\tx\n"
+    text = b"a=>b=>c,=>x,key==>,d=>\xff,,\tv\n,\tx\n"
     segments("append", uri, "orders", *properties, stdin=text)
     read = [row["headers"] for row in contents(LogDir.open(uri), "orders")]
     headers = [("a", b"b=>c"), ("", b"x"), ("key=", b""), ("d", b"\xff")]
-    assert read == [[{"key": key, "value": value} for key, value in headers], [], []]
-    ran = run("append", uri, "orders", *properties, stdin=b"\tv\na=>b,\xff=>c\tv\n")
+    assert read == [[{"key": key, "value": value} for key, value in headers], []]
+    ran = run("append", uri, "orders", *properties, stdin=b"a=>\tv\na=>b,\xff=>c\tv\n")
     assert ran.code == 1 and "Line 2 has a header whose key is not UTF-8" in ran.error
 
 
@@ -105,6 +105,46 @@ def test_a_header_without_its_separator_is_an_error_that_names_the_line(run, seg
     printed = run("append", uri, "orders", "--property", "print.headers=true", stdin=b"h:1,2\tv\n")
     assert printed.code == 1 and "Line 1 has a header without a value" in printed.error
     assert LogDir.open(uri).topic("orders").offsets() == {0: (0, 0)}
+
+
+@pytest.mark.parametrize("headers", [b"", b"h:1,,i:2", b",h:1"])
+def test_empty_headers_are_errors_as_in_kafka(run, segments, uri, headers):
+    properties = [f"--property={text}" for text in _PARSED]
+    ran = run("append", uri, "orders", *properties, stdin=b"h:1\tk\tv\n" + headers + b"\tk\tv\n")
+    assert ran.code == 1 and "Line 2 has a header without a value" in ran.error
+    segments("append", uri, "orders", *properties, "--property=ignore.error=true", stdin=headers + b"\tk\tv\n")
+    [row] = contents(LogDir.open(uri), "orders")
+    assert {"key": "", "value": None} in row["headers"]
+
+
+def test_an_empty_null_marker_stands_for_what_is_empty(segments, uri):
+    """Kafka's reader has no marker until it is set."""
+    parts = ["--property=parse.headers=true", "--property=parse.key=true"]
+    segments("append", uri, "orders", *parts, "--property=null.marker=", stdin=b"\t\tv\nh:\tk\t\n")
+    segments("append", uri, "orders", *parts, stdin=b"h:\t\t\n")
+    rows = contents(LogDir.open(uri), "orders")
+    headers = [[(header["key"], header["value"]) for header in row["headers"]] for row in rows]
+    assert headers == [[], [("h", None)], [("h", b"")]]
+    assert [(row["key"], row["value"]) for row in rows] == [(None, b"v"), (b"k", None), (b"", b"")]
+
+
+EQUAL = (
+    ("headers.delimiter", "headers.separator"),
+    ("headers.delimiter", "headers.key.separator"),
+    ("headers.separator", "headers.key.separator"),
+    ("null.marker", "key.separator"),
+    ("null.marker", "headers.delimiter"),
+    ("null.marker", "headers.separator"),
+    ("null.marker", "headers.key.separator"),
+)
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("names", EQUAL, ids=" ".join)
+def test_equal_separators_are_refused_as_kafka_refuses_them(run, uri, names):
+    properties = [f"--property={name}=|" for name in names]
+    ran = run("append", uri, "orders", "--property=parse.headers=true", *properties, stdin=b"h:1\tv\n")
+    assert ran.code == 1 and all(name in ran.error for name in names), ran.error
 
 
 def test_lines_whose_parts_lack_separators_are_taken_where_errors_are_ignored(run, segments, uri):

@@ -79,16 +79,16 @@ def test_a_number_as_a_key_has_the_digits_that_are_written(keys, name):
 
 
 PIECES = st.lists(
-    st.sampled_from([b"a", b"b", b"=", b"=>", b"\n", b"\r\n", b"\r", b"\t", b"\xff"]), min_size=1, max_size=12
+    st.sampled_from([b"a", b"b", b"=", b"=>", b"\n", b"\r\n", b"\r", b"\t", b"\xff", b"\x02"]), min_size=1, max_size=12
 )
 SEPARATORS = st.lists(st.sampled_from(["=", "=>", "\t", "=>=>", "ab"]), max_size=2)
 
 
 @given(PIECES.map(b"".join), SEPARATORS)
 def test_lines_are_split_as_python_splits_them(block, separators):
-    """A key with one separator; headers, all of them one name, and a key with two."""
+    """A key with one separator; a header, and a key with two."""
     names = [("headers", "headers.delimiter"), ("key", "key.separator")][2 - len(separators) :]
-    properties = ["headers.separator=\x01", "headers.key.separator=\x01"]
+    properties = ["headers.separator=\x01", "headers.key.separator=\x02"]
     for (name, separator), text in zip(names, separators, strict=True):
         properties += [f"parse.{name}=true", f"{separator}={text}"]
     expected = []
@@ -99,15 +99,17 @@ def test_lines_are_split_as_python_splits_them(block, separators):
             parts += [part] if there else []
         expected.append([*parts, line])
     lacking = [number for number, line in enumerate(expected, 1) if len(line) <= len(separators)]
-    if lacking or (len(separators) == 2 and any(b"\xff" in line[0] for line in expected)):
+    names = [line[0].partition(b"\x02") for line in expected if len(separators) == 2]
+    if lacking or any(not there or b"\xff" in name for name, there, _ in names):
         with pytest.raises(
-            InvalidOptionError, match=r"Line \d+ has (no (headers|key)|a header whose key is not UTF-8)"
+            InvalidOptionError,
+            match=r"Line \d+ has (no (headers|key)|a header (whose key is not UTF-8|without a value))",
         ):
             rows_of(block, Format.TEXT, {}, properties)
         return
     found = []
     for row in rows_of(block, Format.TEXT, {}, properties):
-        headers = [row["headers"][0]["key"].encode() if row["headers"] else b""] if "headers" in row else []
+        headers = [b"\x02".join([one["key"].encode(), one["value"]]) for one in row.get("headers", ())]
         found.append([*headers, row.get("key"), row["value"]])
     assert found == [line if separators else [None, *line] for line in expected]
 

@@ -137,7 +137,7 @@ def append(
     (a tab by default) and a value. With parse.headers=true a line begins with
     headers (h1:v1,h2:v2) and a tab. A key, a value or a header's value that
     equals null.marker is null, and headers that equal it are none. A part that
-    lacks its separator is an error; with ignore.error=true it is null, and a
+    lacks its separator is an error, and so is an empty header; with ignore.error=true it is null, and a
     line without the key's separator is a value. With print.timestamp, print.partition, print.offset, print.headers
     or print.key=true a line is what Kafka's console consumer prints with these
     properties; null.literal (null by default) is a null then.

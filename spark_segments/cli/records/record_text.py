@@ -40,23 +40,30 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The supported properties of Kafka's console tools, with Kafka's defaults."""
+    """The supported properties of Kafka's console tools, with Kafka's defaults. `chosen`: the names that were set."""
 
     values: dict[str, str]
+    chosen: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, texts: Sequence[str] | None, more: Sequence[str] = ()) -> Properties:
         """Reads NAME=VALUE texts; an unknown name raises InvalidOptionError."""
-        values = dict(_DEFAULTS)
+        values, chosen = dict(_DEFAULTS), set()
         for text in [*(texts or []), *more]:
             name, equals, value = text.partition("=")
             if name not in values or not equals:
                 raise unknown_property(text, [*values, *OPTIONS])
             values[name] = unescaped(f"Property {name}", value)
-        return cls(values)
+            chosen.add(name)
+        return cls(values, frozenset(chosen))
 
     def flag(self, name: str) -> bool:
         return self.values[name].lower() == "true"
+
+    @property
+    def null_markers(self) -> list[bytes]:
+        """What stands for null in a producer's lines: nothing, unless it is set. It may be the empty text."""
+        return [self.bytes("null.marker")] if "null.marker" in self.chosen else []
 
     def bytes(self, name: str) -> bytes:
         return self.values[name].encode()

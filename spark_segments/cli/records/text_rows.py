@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from spark_segments.values.rows import gathered, offsets_of
 from spark_segments.values.text.json_write import quoted
 
 _PRINTED = ("timestamp", "partition", "offset", "headers", "key")
+_OF_HEADERS = ("headers.delimiter", "headers.separator", "headers.key.separator")
 _PARSED = {"headers": "headers.delimiter", "key": "key.separator"}
 _NUMBERS = {
     "timestamp": (r"^(?:(?:CreateTime|LogAppendTime):(?P<n>-?\d{1,18})|NO_TIMESTAMP|NoTimestampType:-1)$", pa.int64()),
@@ -52,7 +54,9 @@ class _Lines:
         self._is_printed = bool(printed)
         self._ignores_errors = ignores
         self._separators = dict.fromkeys(printed, "key.separator") or {name: _PARSED[name] for name in parsed}
-        self._nulls = [properties.bytes("null.marker"), properties.bytes("null.literal") if printed else b""]
+        self._nulls = [*properties.null_markers, *([properties.bytes("null.literal")] if printed else ())]
+        if not printed:
+            self._check_apart()
 
     def rows(self, rest: pa.BinaryArray) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
@@ -81,6 +85,17 @@ class _Lines:
             columns[name] = self._with_nulls(columns[name])
         return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
 
+    def _check_apart(self) -> None:
+        """Raises InvalidOptionError for equal separators, as Kafka's reader does."""
+        markers = ["null.marker"] if self._properties.null_markers else []
+        apart = [*itertools.combinations(_OF_HEADERS, 2), *itertools.product(markers, ("key.separator", *_OF_HEADERS))]
+        for name, other in apart:
+            text = self._properties.values[name]
+            if text and text == self._properties.values[other]:
+                raise InvalidOptionError(
+                    f"Properties {name} and {other} are equal", expected="two texts", found=repr(text)
+                )
+
     def _flag(self, name: str) -> str:
         return f"{'print' if self._is_printed else 'parse'}.{name}"
 
@@ -94,7 +109,7 @@ class _Lines:
         return found
 
     def _with_nulls(self, texts: pa.BinaryArray) -> pa.BinaryArray:
-        for null in filter(None, self._nulls):
+        for null in self._nulls:
             texts = pc.if_else(pc.equal(texts, pa.scalar(null, pa.binary())), pa.scalar(None, pa.binary()), texts)
         return texts
 
@@ -113,14 +128,19 @@ class _Lines:
         return pc.if_else(pc.equal(pc.binary_length(digits), 0), pa.scalar(None, pa.string()), digits).cast(kind)
 
     def _headers(self, texts: pa.BinaryArray) -> pa.ListArray:
-        """The headers of each line. A line whose headers are no text, null.marker or nothing has none."""
-        marker = _NO_HEADERS if self._is_printed else self._properties.bytes("null.marker")
-        has_none = pc.or_(texts.is_null(), pc.equal(texts.fill_null(b""), pa.scalar(marker, pa.binary())))
+        """The headers of each line. A line whose headers are null.marker has none, or that a consumer printed so."""
+        markers = [_NO_HEADERS, b""] if self._is_printed else self._properties.null_markers
+        has_none = texts.is_null()
+        for marker in markers:
+            has_none = pc.or_(has_none, pc.equal(texts.fill_null(b""), pa.scalar(marker, pa.binary())))
         texts = pc.if_else(has_none, pa.scalar(b"", pa.binary()), texts)
         listed = pc.split_pattern(texts, self._separator("headers.separator"))
-        filled = pc.greater(pc.binary_length(listed.flatten()), 0)
-        pairs = listed.flatten().filter(filled)
-        rows = pc.list_parent_indices(listed).filter(filled).to_numpy()
+        filled = pc.greater(pc.binary_length(listed.flatten()), 0).to_numpy(zero_copy_only=False)
+        lines = pc.list_parent_indices(listed).to_numpy()
+        kept = filled
+        if not self._is_printed:
+            kept = _without_empty_ends(filled, lines, len(texts)) & ~has_none.to_numpy(zero_copy_only=False)[lines]
+        pairs, rows = listed.flatten().filter(pa.array(kept)), lines[kept]
         keys, values = self._keys_and_values(pairs, rows)
         headers = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=[*HEADERS_TYPE.value_type])
         row_ends = np.cumsum(np.bincount(rows, minlength=len(texts)), dtype=np.int32)
@@ -145,11 +165,23 @@ class _Lines:
         wrong = pc.index(quoted(keys).is_null(), True).as_py()
         if wrong >= 0:
             raise self._wrong(int(rows[wrong]), "has a header whose key is not UTF-8")
-        marker = b"" if self._is_printed else self._properties.bytes("null.marker")
-        marked = pc.index(keys, pa.scalar(marker, pa.binary())).as_py() if marker else -1
-        if marked >= 0:
-            raise self._wrong(int(rows[marked]), "has a header whose key is null.marker: a key cannot be null")
+        for marker in () if self._is_printed else self._properties.null_markers:
+            marked = pc.index(keys, pa.scalar(marker, pa.binary())).as_py()
+            if marked >= 0:
+                raise self._wrong(int(rows[marked]), "has a header whose key is null.marker: a key cannot be null")
         return keys, self._with_nulls(values)
+
+
+def _without_empty_ends(filled: np.ndarray, lines: np.ndarray, count: int) -> np.ndarray:
+    """bool[n]: which pieces of split lines stay, as Java's split has it: empty ones at a line's end go, unless the line
+    was not split at all. `filled`: whether each piece has a text; `lines`: the line of each, of so many.
+    """
+    places = np.arange(len(filled))
+    last_filled = np.full(count, -1)
+    last_filled[lines[filled]] = places[filled]
+    is_alone = np.bincount(lines, minlength=count) == 1
+    kept: np.ndarray = (places <= last_filled[lines]) | is_alone[lines]
+    return kept
 
 
 def _split(texts: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, np.ndarray]:
