@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 Bounds = tuple[int | None, int | None]
 """(start, end exclusive) of a partition, None where there is no bound."""
 
-Keys = bytes | str | Sequence[bytes | str]
-"""A key or several, as bytes or as text."""
+Keys = bytes | str | int | Sequence[bytes | str | int]
+"""A key or several, as bytes, as text, or as values of key.format."""
 
 Plan = Callable[[Snapshot], Change | None]
 
@@ -189,7 +189,8 @@ class Topic(Prints):
         and aborted data are left out; tombstones are in the view, unless a parameter leaves them out. `value_type`
         binary_view: values are views of the bytes that were read (`Scan.to_reader`).
 
-        `keys`: the records with any of these keys alone, bytes or text (as UTF-8), one or several. An index of the
+        `keys`: the records with any of these keys alone, one or several: bytes, text (as UTF-8), or values of a
+        key.format in which each value has one encoding. An index of the
         topic's keys (`spark_segments.keys.index`) says where they are; offsets that it does not have are scanned. So
         the records are those of a full scan with or without an index, and `Scan.coverage` says what was looked at.
         """
@@ -201,7 +202,7 @@ class Topic(Prints):
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
         decoders = self.decoders(formats) if formats else None
         scan = Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
-        return scan if keys is None else scan.of_keys(key_bytes(keys), self.log.key_offsets)
+        return scan if keys is None else scan.of_keys(self.key_bytes(keys, formats), self.log.key_offsets)
 
     def to_spark(
         self,
@@ -238,6 +239,17 @@ class Topic(Prints):
         from spark_segments.values.typed import TypedColumns
 
         return TypedColumns(self.log).decoders(self.snapshot, formats)
+
+    def key_bytes(self, keys: Keys, formats: Mapping[str, str] | None = None) -> list[bytes]:
+        """The bytes of keys to look for. Raises InvalidOptionError for what is no key."""
+        listed = [keys] if isinstance(keys, (bytes, str, int)) else list(keys)
+        stored = [key for key in listed if isinstance(key, bytes)]
+        typed = [key for key in listed if not isinstance(key, bytes)]
+        if not typed:
+            return stored
+        from spark_segments.values.typed import TypedColumns
+
+        return stored + TypedColumns(self.log).key_bytes(self.name, typed, formats or {})
 
     # Writing
 
@@ -309,15 +321,6 @@ class Topic(Prints):
                 found=f"{self.name} as of a version or a time",
                 hint="Ask for it anew",
             )
-
-
-def key_bytes(keys: Keys) -> list[bytes]:
-    """The bytes of keys. Raises InvalidOptionError for what is none: records without a key are not looked for."""
-    listed = [keys] if isinstance(keys, (bytes, str)) else list(keys)
-    for key in listed:
-        if not isinstance(key, (bytes, str)):
-            raise InvalidOptionError("keys", expected="bytes or text, one or several", found=repr(key))
-    return [key.encode() if isinstance(key, str) else key for key in listed]
 
 
 def altered(config: Mapping[str, str | None], partitions: int | None, defaults: Mapping[str, str]) -> Plan:

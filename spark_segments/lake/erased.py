@@ -16,10 +16,7 @@ from spark_segments.log import Erasure, Snapshot
 from spark_segments.values.batches import Decoder
 from spark_segments.values.codecs import Registered
 from spark_segments.values.column_types import recast
-from spark_segments.values.options import NULL
-
-_EXACT = ("short", "int", "long", "string", "uuid")
-"""Formats in which each value has one encoding."""
+from spark_segments.values.options import NULL, ONE_ENCODING
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +103,5 @@ def _typed_keys(keys: pa.Array, decoder: Decoder, key_type: pa.DataType, alike: 
         return TypedKeys(None, taken=alike)  # headers may have had the id of the key's schema
     # Without key.errors=null a key that cannot be decoded would have stopped the archive.
     decodes_to_null = values.null_count > (0 if chosen.errors == NULL else len(undecodable) - undecodable.null_count)
-    is_exact = chosen.format in _EXACT or (chosen.format == "json" and chosen.schema is None)
+    is_exact = chosen.format in ONE_ENCODING or (chosen.format == "json" and chosen.schema is None)
     return TypedKeys(recast(values.drop_null(), key_type), is_exact, decodes_to_null, alike)

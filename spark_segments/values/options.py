@@ -81,12 +81,25 @@ class ColumnFormat:
         return f"ColumnFormat({self.column}.format={self.format})"
 
 
+ONE_ENCODING = ("short", "int", "long", "string", "uuid")
+"""Formats in which each value has one encoding."""
+
+
+def has_one_encoding(options: Mapping[str, str]) -> bool:
+    """Whether keys are bytes, text or another format in which each value has one encoding."""
+    return _lowered(options).get("key.format", "binary").lower() in ("binary", *ONE_ENCODING)
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
 def column_formats(options: Mapping[str, str], storage_options: Mapping[str, str] | None = None) -> list[ColumnFormat]:
     """The columns that options give a format other than binary. Other options are left alone.
 
     Raises InvalidOptionError for a format that is none, and options that belong to none.
     """
-    values = {name.lower(): value for name, value in options.items()}
+    values = _lowered(options)
     columns = [_column(name, values, storage_options) for name in COLUMNS]
     formats = [chosen for chosen in columns if chosen is not None]
     names = [chosen.format for chosen in formats]

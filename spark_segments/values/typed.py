@@ -7,18 +7,20 @@ registry, and the first records where only a record shows the type.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log import LogDirectory, Scan, Selection, Snapshot
 from spark_segments.storage import Storage
 from spark_segments.values.batches import FormatDecoders, FormatEncoders, decoders, encoders
-from spark_segments.values.options import REGISTRY, ColumnFormat, column_formats
+from spark_segments.values.options import ONE_ENCODING, REGISTRY, ColumnFormat, column_formats
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.directory import SUBJECTS
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
+
+_KEY_TYPES = {"short": pa.int16(), "int": pa.int32(), "long": pa.int64()}
 
 SCHEMAS_TOPIC = "_schemas"
 """The topic of a Confluent registry's schemas. As schema.registry: that topic of the same log directory."""
@@ -53,6 +55,33 @@ class TypedColumns:
     ) -> FormatEncoders:
         """The encoders of columns of these types; None: the schema's type. Registers a new schema."""
         return encoders(column_formats(formats, self._options), topic, types, self._registry)
+
+    def key_bytes(self, topic: str, keys: Sequence[object], formats: Mapping[str, str]) -> list[bytes]:
+        """The bytes of typed keys by the option key.format; without it they are text.
+
+        Raises InvalidOptionError for keys that are none, and for a format in which a value has many encodings.
+        """
+        formats = {name: text for name, text in formats.items() if name.lower().startswith("key.")}
+        chosen = column_formats(formats, self._options)
+        name = chosen[0].format if chosen else "string"
+        if name not in ONE_ENCODING:
+            raise InvalidOptionError(
+                f"Keys of the format {name} are looked for by their bytes: a value has many encodings",
+                expected=f"bytes, or a key.format of {', '.join(ONE_ENCODING)}",
+                found=repr(keys[0]),
+            )
+        key_type = _KEY_TYPES.get(name, pa.string())
+        try:
+            typed = pa.array([None if key is None else str(key) for key in keys], pa.string()).cast(key_type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            found = ", ".join(map(str, keys[:3]))
+            raise InvalidOptionError("The text is no key", expected=key_type, found=found) from None
+        if typed.null_count:
+            raise InvalidOptionError("keys", expected="keys: records without a key are not looked for", found="None")
+        batch = pa.RecordBatch.from_arrays([typed], names=["key"])
+        encoders = self.encoders(topic, {**formats, "key.format": name}, {"key": key_type})
+        encoded: list[bytes] = encoders.encode(batch).column("key").cast(pa.binary()).to_pylist()
+        return encoded
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The registry that the options name; without schema.registry, the topic `_schemas`."""

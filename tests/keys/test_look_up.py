@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.errors import InvalidOptionError
 from spark_segments.keys.build import BuildRun, RangeToIndex
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import IndexFiles
@@ -200,3 +201,17 @@ def test_maintain_keeps_the_index_of_topics_that_have_one(log):
     assert [report.job for report in log.maintain()] == ["roll", "retain", "compact", "index", "vacuum"]
     assert check(log, ["k1"]).scanned_offsets == 0
     assert log.topic("t").describe()["key_index"]["offsets_indexed"] == 251
+
+
+def test_typed_keys_are_looked_for_where_a_value_has_one_encoding(log):
+    formats = {"key.format": "long"}
+    log.create_topic("typed", 1)
+    log.topic("typed").append([{"key": number % 5, "value": b"v"} for number in range(20)], formats=formats)
+    index(log)
+    topic = log.topic("typed")
+    scan = topic.scan(keys=[3, "4", (1).to_bytes(8, "big")], formats=formats)
+    assert scan.coverage.scanned_offsets == 0
+    assert scan.to_table().column("key").to_pylist() == [1, 3, 4] * 4
+    for keys, options in (("x", formats), (3, {"key.format": "json"}), ([None], {})):
+        with pytest.raises(InvalidOptionError):
+            topic.scan(keys=keys, formats=options)

@@ -1582,7 +1582,7 @@ MUTANTS = (
         "tables",
         "an archive without the bytes of its keys loses keys that are decoded alike",
         "lake/erased.py",
-        "    is_exact = chosen.format in _EXACT or",
+        "    is_exact = chosen.format in ONE_ENCODING or",
         "    is_exact = True or",
         "tests/maintenance/test_table_keys.py::test_an_archive_without_the_bytes_of_its_keys_does_not_guess",
     ),

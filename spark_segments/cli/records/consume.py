@@ -30,11 +30,13 @@ from spark_segments.cli.records.follow import Follower, GroupReader, consume_rou
 from spark_segments.cli.records.record_text import LineTemplate, Properties, write_records
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
-from spark_segments.quantities import span_ms
+from spark_segments.quantities import human_bytes, plural, span_ms
+from spark_segments.values.options import has_one_encoding
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
     from spark_segments.face.topic import Topic
+    from spark_segments.log import KeyCoverage
 
 
 _TIME_PREFIXES = {"s@": "from_time", "e@": "to_time"}
@@ -201,16 +203,34 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
         offsets: Mapping[int, tuple[int, int]], version: int | None = None, columns: list[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         asked = topic if version is None else log.topic(topic.name, version=version)
-        decoded = reading.key is not None or columns is None
-        names = columns if columns is None or reading.key is None else [*columns, "key"]
-        isolation = reading.isolation_level
+        by_bytes = reading.key is not None and has_one_encoding(formats)
+        compares_decoded = reading.key is not None and not by_bytes
         scan = asked.scan(
-            offsets=dict(offsets), columns=names, isolation=isolation, formats=formats if decoded else None
+            offsets=dict(offsets),
+            columns=[*columns, "key"] if columns is not None and compares_decoded else columns,
+            isolation=reading.isolation_level,
+            formats=formats if columns is None or compares_decoded else None,
         )
-        batches = reading.only_its_key(scan.batches(threads=reading_threads(log.storage)))
+        if reading.key is not None and by_bytes:
+            scan = scan.of_keys(asked.key_bytes(reading.key, formats), log.key_offsets)
+            if not reading.quiet and scan.coverage is not None:
+                print(coverage_line(scan.coverage), file=sys.stderr)
+        batches = scan.batches(threads=reading_threads(log.storage))
+        if compares_decoded:
+            batches = reading.only_its_key(batches)
         return batches if columns is None else (batch.select(columns) for batch in batches)
 
     return read
+
+
+def coverage_line(coverage: KeyCoverage) -> str:
+    """What a look-up of a key looked at, on a line: an answer that says nothing may be a part of one."""
+    facts = coverage.to_dict()
+    line = f"the index answered for {plural(facts['indexed_offsets'], 'offset')}"
+    line += f" ({plural(facts['runs'], 'run')}, {human_bytes(facts['index_bytes'])})"
+    if facts["unreadable_runs"]:
+        line += f", of which {plural(facts['unreadable_runs'], 'run')} could not be read"
+    return f"{line}; {plural(facts['scanned_offsets'], 'offset')} scanned"
 
 
 def counted(read: Read, reading: Reading, ranges: Mapping[int, tuple[int, int]]) -> int:
@@ -254,6 +274,10 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     what was printed every 5 seconds and at the end. After a crash some records
     are printed again. Two readers of a partition in one group: the second
     commit fails.
+
+    --key asks the index of the topic's keys, where `segments index` has made
+    one, and scans what that does not have: the records are all that the key
+    has. A line on standard error says what was looked at.
 
     Example: segments consume /data/log orders -n 10 \\
       --from-time "2 hours ago" --property print.key=true
