@@ -36,7 +36,6 @@ def append(
     `commit_append`.
     """
     from spark_segments.log.appending.appender import Appender, Chunks
-    from spark_segments.log.appending.caller_rows import record_batches
     from spark_segments.log.appending.offset_assignment import commit_append
 
     log.check_writable()
@@ -48,25 +47,32 @@ def append(
                 state.snapshot.check_role(Operation.APPEND)
                 target = _target(log, state.snapshot)
                 with Appender(log.storage, {topic: target}.__getitem__, topic=topic, options=options) as appender:
-                    batches = record_batches(rows, formats or {})
-                    if formats:
-                        batches = _encoded(log, topic, batches, formats)
-                    for batch in batches:
+                    for batch in _stored_batches(log, topic, rows, formats or {}):
                         appender.write(batch)
-                    written = appender.close()
-                # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
-                written = written or [Chunks(topic, target.topic_id)]
-                chunks = [segment for chunks in written for segment in chunks.segments]
+                    # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+                    written = appender.close() or [Chunks(topic, target.topic_id)]
+                chunks = [segment for task in written for segment in task.segments]
                 return commit_append(
                     manifest, chunks, txn, written=written, defaults=log.defaults, state=state, topic_row=topic_row
                 )
             except (StorageError, UnknownOutcomeError):
-                raise
-            except SegmentsError:  # it rests on a state that may be an old one
+                raise  # not for the state's age: and after an unknown outcome the rows may be in the log
+            except SegmentsError:
+                # A trusted state may be some seconds old: the topic can have other settings, or be another one, by now.
+                # So the rows are written once more for the latest state, where there is a later one.
                 latest = manifest.newer_state(state) if tries_again else None
                 if latest is None:
                     raise
-                state, tries_again = latest, False
+                state = latest
+                tries_again = False
+
+
+def _stored_batches(log: LogDirectory, topic: str, rows: Rows, formats: Mapping[str, str]) -> Iterable[pa.RecordBatch]:
+    """A caller's rows as record batches, with keys and values as bytes."""
+    from spark_segments.log.appending.caller_rows import record_batches
+
+    batches = record_batches(rows, formats)
+    return _encoded(log, topic, batches, formats) if formats else batches
 
 
 def _encoded(
@@ -98,8 +104,8 @@ def append_target(log: LogDirectory, topic: str, txn: AnyTransaction | None = No
 def _target(log: LogDirectory, snapshot: Snapshot, *, repeated: bool = False) -> Target:
     from spark_segments.log.appending.appender import Target
 
-    config, count = topic_config(snapshot.config, log.defaults), snapshot.partitions.num_rows
-    return Target(snapshot.topic, snapshot.topic_id, count, config, repeated=repeated)
+    config = topic_config(snapshot.config, log.defaults)
+    return Target(snapshot.topic, snapshot.topic_id, snapshot.partitions.num_rows, config, repeated=repeated)
 
 
 @observed_job("append")

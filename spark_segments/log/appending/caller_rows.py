@@ -27,7 +27,7 @@ def check_columns(schema: pa.Schema, *, topic_given: bool) -> None:
     if not topic_given and "topic" not in schema.names:
         raise InvalidOptionError("The write names no topic", hint="Give the option topic, or a column of that name")
     for field in schema:
-        if field.name in WRITER_SCHEMA.names and not _accepted(field):
+        if field.name in WRITER_SCHEMA.names and not _is_accepted(field):
             raise InvalidOptionError(
                 f"Column {field.name} has a type that cannot be written",
                 expected=WRITER_SCHEMA.field(field.name).type,
@@ -88,28 +88,48 @@ def _with_absent_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=WRITER_SCHEMA)
 
 
-def _accepted(field: pa.Field) -> bool:
+def _is_accepted(field: pa.Field) -> bool:
+    """Whether a column of this name may have this type."""
     kind = field.type
     if pa.types.is_dictionary(kind):  # pandas' and Polars' categories
         kind = kind.value_type
-    if pa.types.is_null(kind):
-        return True
-    if field.name in ("key", "value"):
-        return is_bytes(kind)
-    if field.name == "topic":
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-    if field.name == "partition":
-        return bool(pa.types.is_integer(kind))
-    if field.name == "timestamp":
-        return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+    return pa.types.is_null(kind) or _ACCEPTS[field.name](kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    """Whether a type is a list of structs of key and value."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
-    if pa.types.is_null(kind.value_type):  # lists that are empty, as JSON has them
+    header = kind.value_type
+    if pa.types.is_null(header):  # lists that are empty, as JSON has them
         return True
-    if not pa.types.is_struct(kind.value_type):
+    if not pa.types.is_struct(header):
         return False
-    names = [kind.value_type.field(i).name for i in range(kind.value_type.num_fields)]
-    return names == ["key", "value"] and all(is_bytes(kind.value_type.field(name).type) for name in names)
+    fields = [header.field(number) for number in range(header.num_fields)]
+    return [field.name for field in fields] == ["key", "value"] and all(is_bytes(field.type) for field in fields)
+
+
+_ACCEPTS: dict[str, Callable[[pa.DataType], bool]] = {
+    "key": is_bytes,
+    "value": is_bytes,
+    "timestamp": _is_time,
+    "topic": _is_text,
+    "partition": _is_integer,
+    "headers": _is_headers,
+}
+"""By column, whether it may have a type."""
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -214,10 +234,7 @@ def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = (), firs
             message, hint = no_column(next(str(name) for name in row if name not in COLUMNS))
             raise InvalidRecordError(f"Row {number} is no record: {message[0].lower()}{message[1:]}", hint=hint)
         try:
-            if "value" not in row:
-                raise ValueError("it has no value")
-            for name, values in columns.items():
-                values.append(row.get(name) if name in typed else _READ[name](row.get(name)))
+            _add_row(columns, row, typed)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = reason_of(error) if isinstance(error, UnicodeError) else error
             raise InvalidRecordError(
@@ -225,18 +242,28 @@ def rows_of(rows: Sequence[Mapping[str, Any]], typed: Collection[str] = (), firs
                 expected='such as {"key": "a", "value": b"1", "timestamp": 1700000000000, "headers": {"h": b"1"}}',
                 found=_types_of(row),
             ) from None
+    names = {name for row in rows for name in row}
+    return _batch_of({name: values for name, values in columns.items() if name in names}, typed)
+
+
+def _add_row(columns: Mapping[str, list[Any]], row: Mapping[str, Any], typed: Collection[str]) -> None:
+    if "value" not in row:
+        raise ValueError("it has no value")
+    for name, values in columns.items():
+        value = row.get(name)
+        values.append(value if name in typed else _READ[name](value))
+
+
+def _batch_of(columns: Mapping[str, list[Any]], typed: Collection[str]) -> pa.RecordBatch:
+    """The columns as Arrow has them: of a writer's types, but for the `typed` ones."""
     try:
         arrays = [
-            pa.array(values) if field.name in typed else pa.array(values, field.type)
-            for field, values in zip(WRITER_SCHEMA, columns.values(), strict=True)
+            pa.array(values) if name in typed else pa.array(values, WRITER_SCHEMA.field(name).type)
+            for name, values in columns.items()
         ]
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRecordError(f"The rows are no records: {reason_of(error)}", hint=WRITER_HINT) from None
-    present = {name for row in rows for name in row}
-    kept = [number for number, name in enumerate(WRITER_SCHEMA.names) if name in present]
-    return pa.RecordBatch.from_arrays(
-        [arrays[number] for number in kept], names=[WRITER_SCHEMA.names[number] for number in kept]
-    )
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def _types_of(row: Any) -> str:

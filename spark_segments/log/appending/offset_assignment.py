@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -58,29 +58,51 @@ def commit_append(
     if not chunks and txn is None:
         return {}
 
-    partitions = min((task.partitions for task in written if task.partitions is not None), default=None)
-
     def plan(snapshot: Snapshot) -> Change:
         check_written(snapshot, written, defaults)
         # Vacuum deletes files before their rows: after this snapshot, a file without a row was never committed.
         if replayed:
             check_files(manifest.storage, chunks)
         if manifest.log.is_forced(snapshot.config):  # it may not have been when the chunks were written
-            files = {path for chunk in chunks for path in (chunk.path, chunk.index_path, chunk.time_index_path)}
-            manifest.storage.force([*files])
+            _force_files(manifest.storage, chunks)
         change = plan_append(snapshot, chunks)
-        row = snapshot.topic_row
-        if partitions is not None and partitions < snapshot.partitions.num_rows:
-            # Keys went into other partitions than in the appends around it. Only the order of commits separates them.
-            before = dataclasses.replace(snapshot, states=Eras.topic_row(snapshot).states)
-            row = Eras.topic_row(before, change.partitions)
+        row = _row_in_its_era(snapshot, change, written)
         if topic_row is not None:
             row = topic_row(dataclasses.replace(snapshot, states=row.states), change)
         return change if row == snapshot.topic_row else dataclasses.replace(change, topic=row)
 
-    done = manifest.commit(plan, txn=txn, state=state)
+    commit = manifest.commit(plan, txn=txn, state=state)
+    return {} if commit.change is None else _offsets_of(commit.change.add)
+
+
+def _force_files(storage: Storage, chunks: Sequence[Segment]) -> None:
+    """Has the files of chunks reach the disk. Chunks of a shared object have files in common."""
+    paths: set[str] = set()
+    for chunk in chunks:
+        paths.update((chunk.path, chunk.index_path, chunk.time_index_path))
+    storage.force([*paths])
+
+
+def _row_in_its_era(snapshot: Snapshot, change: Change, written: Sequence[Chunks]) -> TopicRow:
+    """The topic's row after an append: with an era of its own where its writers knew fewer partitions than there are.
+
+    Its keys went into other partitions than those of the appends around it, and only the order of commits separates
+    them. So one era ends at the log ends before the append, and the next one behind what it appends:
+
+        commits before | this append | commits after
+              era n    |   era n+1   |    era n+2
+    """
+    partitions = min((chunks.partitions for chunks in written if chunks.partitions is not None), default=None)
+    if partitions is None or partitions >= snapshot.partitions.num_rows:
+        return snapshot.topic_row
+    before = dataclasses.replace(snapshot, states=Eras.topic_row(snapshot).states)
+    return Eras.topic_row(before, change.partitions)
+
+
+def _offsets_of(segments: Iterable[Segment]) -> dict[int, tuple[int, int]]:
+    """{partition: (first offset, last offset)} of segments in the log, those of a partition in order."""
     offsets: dict[int, tuple[int, int]] = {}
-    for segment in done.change.add if done.change is not None else ():
+    for segment in segments:
         first, _ = offsets.get(segment.partition, (segment.base_offset, 0))
         offsets[segment.partition] = (first, segment.next_offset - 1)
     return offsets
@@ -96,9 +118,8 @@ def plan_append(snapshot: Snapshot, chunks: Sequence[Segment]) -> Change:
         placed = chunk.at(ends[chunk.partition])
         ends[chunk.partition] = placed.next_offset
         added.append(placed)
-    return Change(
-        Operation.APPEND, add=added, partitions=[_with_end(row, ends[number]) for number, row in rows.items()]
-    )
+    moved = [_with_end(row, ends[number]) for number, row in rows.items()]
+    return Change(Operation.APPEND, add=added, partitions=moved)
 
 
 def _with_end(row: Partition, log_end_offset: int) -> Partition:

@@ -218,8 +218,9 @@ class Manifest:
                 raise LogDirError(lost.message, path=self.log.location, hint=lost.hint)
             return change
 
+        committing = Committing(self.log, plan, deleted=True, missing=True)
         try:
-            self._done(Committing(self.log, plan, deleted=True, missing=True))
+            self._done(committing, committing.commit())
         except (LogDirError, StorageError, UnknownTopicError) as error:
             if self.log.deleted_by_force_ms() is None:
                 raise
@@ -289,11 +290,10 @@ class Manifest:
         race; StorageError when the store failed. After each of these, nothing was committed. UnknownOutcomeError: the
         store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
-        state = state or self.state(deleted=True)
-        return self._done(Committing(self.log, plan, txn, deleted=deleted), state)
+        committing = Committing(self.log, plan, txn, deleted=deleted)
+        return self._done(committing, committing.commit(state or self.state(deleted=True)))
 
-    def _done(self, committing: Committing, state: TableState | None = None) -> Commit:
-        done = committing.commit(state)
+    def _done(self, committing: Committing, done: Commit) -> Commit:
         if committing.newest_copy is not None:
             self._copied = committing.newest_copy
         if done.change is not None:
