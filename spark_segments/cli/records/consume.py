@@ -50,6 +50,7 @@ class Reading:
     partition: int | None = option("Read this partition only.")
     key: str | None = option("Print the records of this key. All partitions are read.", metavar="KEY")
     all_partitions: bool = flag("With --key: read all partitions, which is the default.")
+    latest: bool = flag("With --key: print its newest record alone, as the view latest has it.")
     offset: str = option(
         "The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
         "-o",
@@ -88,6 +89,7 @@ class Reading:
         reading._check_count()
         if reading.all_partitions and reading.key is None:
             raise InvalidOptionError("All partitions are read without a key", expected="--key")
+        reading._check_latest()
         return reading
 
     def _with_times(self) -> Reading:
@@ -118,6 +120,12 @@ class Reading:
             )
         if self.group is not None and (self.tail is not None or self.key is not None):
             raise InvalidOptionError("A group has read all before its positions", expected="no --tail and no --key")
+
+    def _check_latest(self) -> None:
+        if self.latest and self.key is None:
+            raise InvalidOptionError("--latest is the newest record of a key", expected="--key")
+        if self.latest and (self.follow or self.tail is not None):
+            raise InvalidOptionError("The newest record of a key is one record", expected="no --follow and no --tail")
 
     def _check_count(self) -> None:
         is_printed = self.template is not None or self.tail is not None or self.group is not None or self.follow
@@ -208,12 +216,14 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
         scan = asked.scan(
             offsets=dict(offsets),
             columns=[*columns, "key"] if columns is not None and compares_decoded else columns,
+            view="latest" if reading.latest else None,
             isolation=reading.isolation_level,
             formats=formats if columns is None or compares_decoded else None,
         )
         if reading.key is not None and by_bytes:
             scan = scan.of_keys(asked.key_bytes(reading.key, formats), log.key_offsets)
-            if not reading.quiet and scan.coverage is not None:
+            is_read_once = not reading.follow and reading.tail is None
+            if is_read_once and not reading.quiet and scan.coverage is not None:
                 print(coverage_line(scan.coverage), file=sys.stderr)
         batches = scan.batches(threads=reading_threads(log.storage))
         if compares_decoded:
@@ -277,13 +287,15 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
 
     --key asks the index of the topic's keys, where `segments index` has made
     one, and scans what that does not have: the records are all that the key
-    has. A line on standard error says what was looked at.
+    has, in whatever partition. A line on standard error says what was looked
+    at. --latest prints the newest record alone.
 
     Example: segments consume /data/log orders -n 10 \\
       --from-time "2 hours ago" --property print.key=true
     Example: segments consume /data/log orders -o -10 -f '%p %o %k %v\\n'
     Example: segments consume /data/log orders --follow --group audit
     Example: segments consume /data/log orders --key ada@example.org
+    Example: segments consume /data/log orders --key ada@example.org --latest
     Example: segments consume /data/log orders --from-time yesterday --count
     """
     log = location.open()
