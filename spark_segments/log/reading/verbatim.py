@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -82,6 +82,71 @@ class FetchedBatches:
         return sum(piece.nbytes for piece in self.data)
 
 
+@dataclass(slots=True)
+class _Fetch:
+    """What a read has taken so far. `epochs`: for batches without one. `left_bytes`: what it may still take.
+    `next_offset`, `place`: as in `FetchedBatches`.
+    """
+
+    epochs: LeaderEpochs | None
+    left_bytes: int
+    next_offset: int
+    place: Place | None
+    data: list[np.ndarray] = field(default_factory=list)
+    pieces: list[Window] = field(default_factory=list)
+    are_as_read: bool = True
+
+    def take(self, window: Window, base_offset: int, end_offset: int, *, at_least_one: bool) -> bool:
+        """Takes the batches of a window of a segment that have offsets in [`next_offset`, `end_offset`), as far as they
+        fit. Returns whether to go on with the window behind it.
+
+        The segment begins at `base_offset`: the first batch may begin below it, and is cut there.
+        """
+        batches = window.between(self.next_offset, end_offset)
+        sizes = batches.batches.size.cumsum()
+        fits = int(np.searchsorted(sizes, self.left_bytes, side="right"))
+        fits = max(fits, int(at_least_one))
+        taken = batches if fits >= len(sizes) else batches.take(slice(0, fits))
+        for piece in trimmed(taken, base_offset):
+            piece_bytes, _ = rebased(piece, self.epochs)
+            self.are_as_read &= piece.data is window.data and window.is_as_written
+            self.pieces.append(piece)
+            self.data.append(piece_bytes)
+            self.left_bytes -= piece_bytes.nbytes
+        count = len(taken.batches)
+        if count:
+            self.next_offset = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
+            # Of messages of magic 0 and 1 the window is not what lies in the file: its positions are no places there.
+            self.place = Place(self.next_offset, window.path, taken.end_position) if window.is_as_written else None
+        # Where less is left than a batch of this window took, the next would be read in vain.
+        is_full = bool(self.data) and self.left_bytes < window.batches.size.max()
+        return count == len(batches.batches) and not is_full
+
+    def batches(self) -> FetchedBatches:
+        return FetchedBatches(self.data, self.next_offset, self.place, *self._source())
+
+    def _source(self) -> tuple[Layout | None, CheckedBytes | None]:
+        """Where the batches lie, if they are neighbours in a file and unchanged but for their heads."""
+        if not self.are_as_read or len({window.path for window in self.pieces}) != 1:
+            return None, None
+        first = self.pieces[0]
+        tables = [window.batches for window in self.pieces]
+        byte_position, size, base_offset, last_offset, epoch = (
+            np.concatenate([getattr(table, name) for table in tables])
+            for name in ("byte_position", "size", "base_offset", "last_offset", "leader_epoch")
+        )
+        if (byte_position[1:] != byte_position[:-1] + size[:-1]).any():
+            return None, None
+        begin = int(byte_position[0])
+        shift = first.offset_shift
+        layout = Layout(byte_position - begin, size, base_offset + shift, last_offset + shift)
+        heads = None
+        if shift or (self.epochs is not None and (epoch < 0).any()):
+            joined = self.data[0] if len(self.data) == 1 else np.concatenate(self.data)
+            heads = joined[layout.byte_position[:, np.newaxis] + np.arange(HEAD_BYTES)]
+        return layout, CheckedBytes(first.path, begin, heads)
+
+
 class PartitionLog:
     """The batches of a partition in a snapshot. Any number of threads may use it."""
 
@@ -134,60 +199,26 @@ class PartitionLog:
         `most_files`. `place`: as an earlier read of this partition gave it. The CRC of each batch is checked. Raises
         CorruptBatchError and MissingFileError.
         """
-        data: list[np.ndarray] = []
-        pieces: list[tuple[Window, bool]] = []
-        left, following = max_bytes, offset
+        fetch = _Fetch(self._epochs, max_bytes, offset, place)
+        first = self._first(offset)
         try:
-            for number in range(first := self._first(offset), len(self._ends)):
+            for number in range(first, len(self._ends)):
                 segment = self._segment(number)
-                if segment.base_offset >= end_offset:
+                if segment.base_offset >= end_offset or (fetch.data and number - first >= most_files):
                     break
-                if data and number - first >= most_files:
-                    break
-                for window in self._windows(segment, max(following, segment.base_offset), left, place):
-                    batches = window.between(following, end_offset)
-                    sizes = batches.batches.size.cumsum()
-                    fits = int(np.searchsorted(sizes, left, side="right"))
-                    fits = max(fits, 1 if at_least_one and not data else 0)
-                    taken = batches if fits >= len(sizes) else batches.take(slice(0, fits))
-                    for piece in trimmed(taken, segment.base_offset):
-                        bytes_, _ = rebased(piece, self._epochs)
-                        pieces.append((piece, piece.data is window.data and window.is_as_written))
-                        data.append(bytes_)
-                        left -= bytes_.nbytes
-                    if count := len(taken.batches):
-                        following = int(taken.batches.last_offset[-1]) + window.offset_shift + 1
-                        place = Place(following, segment.path, taken.end_position) if window.is_as_written else None
-                    # Where less is left than a batch of this window took, the next would be read in vain.
-                    if count < len(batches.batches) or (data and left < window.batches.size.max()):
-                        return FetchedBatches(data, following, place, *self._source(pieces, data))
-                following = max(following, min(segment.next_offset, end_offset))
+                start = max(fetch.next_offset, segment.base_offset)
+                for window in self._windows(segment, start, fetch.left_bytes, fetch.place):
+                    goes_on = fetch.take(
+                        window, segment.base_offset, end_offset, at_least_one=at_least_one and not fetch.data
+                    )
+                    if not goes_on:
+                        return fetch.batches()
+                # Compaction may have left out what follows its last batch: the read has passed that, too.
+                fetch.next_offset = max(fetch.next_offset, min(segment.next_offset, end_offset))
         except (CorruptBatchError, MissingFileError):
-            if not data:  # batches before the damage are returned; the next read raises the error
+            if not fetch.data:  # batches before the damage are returned; the next read raises the error
                 raise
-        return FetchedBatches(data, following, place, *self._source(pieces, data))
-
-    def _source(
-        self, pieces: Sequence[tuple[Window, bool]], data: Sequence[np.ndarray]
-    ) -> tuple[Layout | None, CheckedBytes | None]:
-        """Where the batches of `pieces` lie, if they are neighbours in a file; `data` has them at their log offsets."""
-        if not all(is_as_read for _, is_as_read in pieces) or len({window.path for window, _ in pieces}) != 1:
-            return None, None
-        begin = int(pieces[0][0].batches.byte_position[0])
-        tables = [window.batches for window, _ in pieces]
-        shift = pieces[0][0].offset_shift
-        byte_position, size, base_offset, last_offset, epoch = (
-            np.concatenate([getattr(table, name) for table in tables])
-            for name in ("byte_position", "size", "base_offset", "last_offset", "leader_epoch")
-        )
-        if (byte_position[1:] != byte_position[:-1] + size[:-1]).any():
-            return None, None
-        layout = Layout(byte_position - begin, size, base_offset + shift, last_offset + shift)
-        heads = None
-        if shift or (self._epochs is not None and (epoch < 0).any()):
-            joined = data[0] if len(data) == 1 else np.concatenate(data)
-            heads = joined[layout.byte_position[:, np.newaxis] + np.arange(HEAD_BYTES)]
-        return layout, CheckedBytes(pieces[0][0].path, begin, heads)
+        return fetch.batches()
 
     def _windows(self, segment: Segment, start: int, wanted_bytes: int, place: Place | None) -> Iterator[Window]:
         """The batches of a segment from the one that holds `start` on: of about `wanted_bytes` at first, then more.
