@@ -44,8 +44,11 @@ class Finding:
             text += f" in {self.path}"
         if self.byte_position is not None:
             text += f" at position {self.byte_position}"
-        if self.expected is not None or self.found is not None:
-            text += f": expected {self.expected}, found {self.found}"
+        facts = [
+            f"{name} {fact}" for name, fact in (("expected", self.expected), ("found", self.found)) if fact is not None
+        ]
+        if facts:
+            text += f": {', '.join(facts)}"
         return escaped(text, one_line=True)
 
 

@@ -1,7 +1,7 @@
 """A log directory compared with a list of checksums: what differs, and what became of the files that the list names.
 
-A file that is in the list and not in the manifest is only counted: it has left the log since. Its operation is named,
-where a commit still says it.
+A file that is in the list and not in the manifest has left the log since. It is counted by the commit that says so, or
+as one below the log start. Where nothing says why it is gone, that is a finding: a policy may have taken it, or a hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_segments.config import selected_topics
 from spark_segments.errors import MissingFileError, SegmentsError
-from spark_segments.format.file_names import LOG_SUFFIX
+from spark_segments.format.file_names import BASE_OFFSET_DIGITS, LOG_SUFFIX
 from spark_segments.log import Findings, LogDirectory, Manifest, Snapshot, row_tables
 from spark_segments.signed_lists.checksum_list import ChecksumList, partitions_of
 from spark_segments.signed_lists.file_checksum import FileChecksum, checksums_of
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """What took a file where no commit says it that the manifest still has: vacuum takes old commits."""
+
+BELOW_START = "below the log start"
+"""In place of an operation: retention, or delete-records, has passed all that the file had."""
 
 
 @dataclass(slots=True)
@@ -39,9 +42,11 @@ class ListedFiles:
         return {"files": self.files, "compared": self.compared, "gone": dict(sorted(self.gone.items()))}
 
     def add(
-        self, manifest: Manifest, since_version: int, listed: Collection[str], live: Collection[str], findings: Findings
-    ) -> None:
-        """Counts the files of a topic. `listed`, `live`: paths without suffixes, of each file and of each live row.
+        self, manifest: Manifest, since_version: int, listed: Collection[str], live: Collection[str],
+        below_start: Collection[str], findings: Findings,
+    ) -> set[str]:  # fmt: skip
+        """Counts the files of a topic. `listed`, `live`: paths without suffixes, of each file and of each live row;
+        `below_start`: of what lies below the log start. Returns the listed paths that are gone for an unknown reason.
 
         None of them left to compare is a finding: such a look has shown nothing of the topic.
         """
@@ -49,9 +54,10 @@ class ListedFiles:
         self.files += len(listed)
         self.compared += len(listed) - len(gone)
         if not gone:
-            return
+            return set()
         operations = manifest.operations_out_of_log(since_version)
-        counts = Counter(operations.get(stem) or UNKNOWN for stem in gone)
+        reasons = [operations.get(stem) or (BELOW_START if stem in below_start else UNKNOWN) for stem in gone]
+        counts = Counter(reasons)
         self.gone += counts
         if len(gone) == len(listed):
             findings.add(
@@ -59,6 +65,7 @@ class ListedFiles:
                 expected=f"any of {len(listed)} files",
                 found=f"gone by {by_operation(counts)}",
             )
+        return {stem for stem, reason in zip(gone, reasons, strict=True) if reason == UNKNOWN}
 
 
 def by_operation(gone: Counter[str] | dict[str, int]) -> str:
@@ -92,11 +99,16 @@ def compare(
         except SegmentsError as error:
             findings.add("A topic of the list of checksums cannot be read", expected=facts["topic_id"], found=error)
             continue
-        _check_topic(snapshot, facts, findings)
+        is_later = _check_topic(snapshot, facts, findings)
         live_stems = {path.removesuffix(LOG_SUFFIX) for path in rows.column("path").to_pylist()}
         files = files_by_topic.get(name, [])
         listed_stems = [_stem(file) for file in files]
-        comparison.files.add(log.manifest(name), facts["version"], listed_stems, live_stems, findings)
+        below_start = _below_start(snapshot, facts["log_end_offsets"], listed_stems)
+        unknown = comparison.files.add(
+            log.manifest(name), facts["version"], listed_stems, live_stems, below_start, findings
+        )
+        if is_later:
+            _note_unknown(unknown, facts["version"], findings)
         live_files = [file for file in files if _stem(file) in live_stems]
         comparison.bytes_read += _compare_files(log.storage, live_files, spark, findings)
     return comparison
@@ -117,6 +129,31 @@ def _files_by_topic(listed: ChecksumList) -> dict[str, list[FileChecksum]]:
 def _stem(file: FileChecksum) -> str:
     """The path without its suffix, which a segment's files share."""
     return file.path.rpartition(".")[0]
+
+
+def _below_start(snapshot: Snapshot, log_ends: Mapping[str, int], listed: Iterable[str]) -> set[str]:
+    """The paths, without suffixes, of the listed segments that end at the log start of now or below it.
+
+    A segment ends where the next one of the list begins, and the last one at the log end of the list: `log_ends`.
+    """
+    by_directory: dict[str, set[str]] = defaultdict(set)
+    for stem in listed:
+        by_directory[stem.rpartition("/")[0]].add(stem)
+    bounds = snapshot.offset_bounds()
+    below = set()
+    for directory, stems in by_directory.items():
+        number = directory.rpartition("-")[2]
+        if not number.isdigit() or number not in log_ends or int(number) not in bounds:
+            continue  # a shared object has runs of several partitions
+        ordered = sorted(stems, key=_base_offset)
+        ends = [*map(_base_offset, ordered[1:]), log_ends[number]]
+        log_start = bounds[int(number)][0]
+        below |= {stem for stem, end in zip(ordered, ends, strict=True) if end <= log_start}
+    return below
+
+
+def _base_offset(stem: str) -> int:
+    return int(stem.rpartition("/")[2][:BASE_OFFSET_DIGITS])
 
 
 def _compare_files(
@@ -140,13 +177,25 @@ def _compare_files(
     return bytes_read
 
 
-def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Findings) -> None:
-    """Adds a finding where the topic is another one, or went back behind the list."""
+def _note_unknown(stems: Iterable[str], version: int, findings: Findings) -> None:
+    for stem in sorted(stems):
+        findings.add(
+            "A file of the list of checksums is gone for an unknown reason",
+            path=f"{stem}{LOG_SUFFIX}",
+            expected=f"a commit after version {version} that took it, or a log start above it",
+            found="neither",
+        )
+
+
+def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Findings) -> bool:
+    """Whether the topic is that of the list, at its version or a later one. Adds a finding where it is another one, or
+    went back behind the list.
+    """
     if snapshot.topic_id != facts["topic_id"]:
         findings.add(
             "The topic is not that of the list of checksums", expected=facts["topic_id"], found=snapshot.topic_id
         )
-        return
+        return False
     if snapshot.version < facts["version"]:
         findings.add(
             "The topic went back to a version before the list of checksums",
@@ -165,6 +214,7 @@ def _check_topic(snapshot: Snapshot, facts: Mapping[str, Any], findings: Finding
                 expected=f"at least {end}",
                 found=log_ends.get(number, "no partition"),
             )
+    return bool(snapshot.version >= facts["version"])
 
 
 def _check_partitions(snapshot: Snapshot, listed: Mapping[str, Any], findings: Findings) -> None:

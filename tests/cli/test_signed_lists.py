@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from deltalake import DeltaTable
 
 from spark_segments import LogDir, __version__
+from spark_segments.maintenance import retain, roll
 
 
 def made_key(path: Path) -> Path:
@@ -104,6 +106,47 @@ def test_files_are_counted_that_were_compared_and_that_left_the_log_and_by_what(
     ran = run("verify", log.uri, "--check", signed, "--output", "json")
     assert ran.code == 0
     assert json.loads(ran.text)["details"]["listed"] == {"files": 6, "compared": 3, "gone": {"erase": 3}}
+
+
+def without_commits(log: LogDir, topic: str) -> None:
+    """As vacuum leaves a manifest once nobody asks for old versions: its commits are gone, a checkpoint is there."""
+    table = Path(log.uri, "_manifest", topic)
+    DeltaTable(table).create_checkpoint()
+    for commit in sorted(table.glob("_delta_log/*.json"))[:-1]:
+        commit.unlink()
+
+
+def test_files_that_are_gone_for_an_unknown_reason_are_a_finding(key, segments, run, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("people", partitions=2, config={"compression.type": "uncompressed"})
+    for partition, name in enumerate(["ada", "bob"]):
+        log.topic("people").append([{"key": name, "value": "London", "partition": partition}])
+    signed = tmp_path / "people.list"
+    segments("verify", log.uri, "--deep", "--sign", key, "--checksums", signed)
+    segments("erase", log.uri, "people", "--key", "ada", "--yes")
+    log.topic("people").append([{"value": "Turin", "partition": 1}])
+    without_commits(log, "people")
+    ran = run("verify", log.uri, "--check", signed)
+    assert ran.code == 3 and "gone for an unknown reason" in ran.text and "people-0/" in ran.text
+    assert "list: 6 files, 3 compared, 3 gone: unknown 3" in ran.text
+
+
+def test_files_below_the_log_start_are_gone_for_a_known_reason(key, segments, run, tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("people", partitions=2, config={"retention.ms": "-1"})
+    for partition in (0, 1):
+        log.topic("people").append([{"value": "London", "partition": partition}])
+    signed = tmp_path / "people.list"
+    segments("verify", log.uri, "--deep", "--sign", key, "--checksums", signed)
+    log.topic("people").delete_records({0: -1})
+    log.topic("people").append([{"value": "Turin", "partition": 0}])
+    roll(log, now_ms=2_000_000_000_000)
+    retain(log, now_ms=2_000_000_000_000)
+    log.topic("people").append([{"value": "Oslo", "partition": 0}])
+    without_commits(log, "people")
+    ran = run("verify", log.uri, "--check", signed)
+    assert "people-0/" not in ran.text
+    assert "below the log start 3" in ran.text
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index"])

@@ -403,6 +403,7 @@ def lose_manifest(world: World) -> bool:
     assert ran.code == 0, f"the manifest is not rebuilt: {ran.output.decode()} {ran.error}"
     world.reopen()
     world.forget_versions()
+    world.signed = None  # what took its files was in the manifest
     is_kept = world.log.topic(world.topic).snapshot.topic_id == topic_id
     assert is_kept or world.has_repeated, "the rebuilt topic has another id"
     return is_kept
@@ -473,7 +474,7 @@ def export_and_import(world: World) -> None:
 
 
 def sign(world: World) -> None:
-    world.signed = world.directory / "signed.list"
+    world.signed, world.signed_ms = world.directory / "signed.list", world.clock.now_ms()
     key = world.directory / "key.pem"
     if not key.exists():
         _make_key(key)

@@ -128,6 +128,7 @@ class World:
     fenced: LogDir | None = None
     copied: bool = False
     signed: Path | None = None
+    signed_ms: int = 0
     group: dict[int, int] | None = None
     has_own_records: bool = False
     has_repeated: bool = False

@@ -8,6 +8,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import UnknownTopicError
+from spark_segments.log.findings import Finding
 from spark_segments.maintenance import verify
 from tests.maintenance.verification.topics import segment
 from verification.world.kafka_bytes.golden_files import golden_dir
@@ -52,3 +53,11 @@ def test_findings_of_one_kind_are_kept_up_to_a_number(log, monkeypatch):
     report = verify(log, topics=["txn"], deep=True)
     assert len(report.findings) == 20 * 5 + 5  # 20 a segment, all of the last one's
     assert len(report.findings) + report.details["findings_left_out"] == batches
+
+
+@pytest.mark.parametrize(
+    "facts, text", [({"found": "3"}, ": found 3"), ({"expected": "2"}, ": expected 2"), ({}, ": It is not so")]
+)
+def test_a_finding_names_the_facts_that_it_has(facts, text):
+    finding = Finding(severity="error", topic="orders", partition=0, path=None, message="It is not so", **facts)
+    assert str(finding).endswith(text) and "None" not in str(finding)
