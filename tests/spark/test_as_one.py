@@ -1,0 +1,65 @@
+"""A topic as one with its table, in Spark: its own Parquet scan, and the source's tail."""
+
+from __future__ import annotations
+
+import pytest
+
+from verification.kills.table_rows import update, with_orders
+from verification.world.topics import append
+
+TYPED = {"value.format": "json", "value.schema": "n int"}
+
+
+def rows(frame):
+    found = [row.asDict(recursive=True) for row in frame.collect()]
+    for row in found:
+        for name in ("key", "value"):
+            if isinstance(row[name], bytearray):
+                row[name] = bytes(row[name])
+        row["headers"] = row["headers"] or []
+    return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+
+def check(spark, log, **options):
+    """The DataFrame, once its rows and its columns are those of the log alone."""
+    topic = log.topic("orders")
+    frame = topic.to_spark(spark, **options)
+    expected = topic.to_spark(spark, **options, tables=False)
+    assert frame.dtypes == expected.dtypes
+    assert rows(frame) == rows(expected)
+    assert frame.count() == expected.count()
+    return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def reads_files(plan):
+    return "FileScan parquet" in plan
+
+
+def reads_log(plan):
+    return "segments" in plan.lower() and "BatchScan" in plan
+
+
+@pytest.mark.parametrize("kind", [{}, {"view": "latest"}], ids=["plain", "latest"])
+def test_spark_reads_files_and_the_tail(spark, log, tmp_path, kind):
+    with_orders(log, partitions=2)
+    uri = str(tmp_path / "a [1] table")
+    update(log, uri, **kind)
+    plan = check(spark, log, **kind)
+    assert reads_files(plan) and not reads_log(plan)
+    append(log, (b"a", b"2"), (b"z", b"1"), (b"b", None))
+    plan = check(spark, log, **kind)
+    assert reads_files(plan) and reads_log(plan)
+    if not kind:
+        assert reads_files(check(spark, log, view="latest"))
+        check(spark, log, view="latest", include_tombstones=False)
+        log.topic("orders").delete_records({0: 1})
+        assert reads_files(check(spark, log))
+
+
+def test_spark_reads_typed_tables_for_typed_queries(spark, log, tmp_path):
+    log.create_topic("orders")
+    append(log, (b"1", b'{"n": 1}'))
+    update(log, str(tmp_path / "table"), formats=TYPED)
+    append(log, (b"2", b'{"n": 2}'), (b"3", None))
+    assert reads_files(check(spark, log, formats=TYPED))
+    assert not reads_files(check(spark, log))
