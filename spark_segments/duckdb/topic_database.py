@@ -20,7 +20,7 @@ from spark_segments.duckdb.database_view import DatabaseView
 from spark_segments.duckdb.statement_process import MOST_BYTES, StatementProcess
 from spark_segments.errors import InvalidOptionError, MissingExtraError, QueryError, SegmentsError
 from spark_segments.face.logdir import LogDir
-from spark_segments.lake.as_one import AsOne, as_one
+from spark_segments.lake.as_one import AsOne, OpenTables, as_one
 from spark_segments.log import Scan
 from spark_segments.printing import MOST_ROWS, Printed, Prints, cell_of, rows_of
 from spark_segments.quantities import Time
@@ -137,6 +137,7 @@ class TopicDatabase:
         self._reads_tables = tables and timestamp is None
         self._reasons: set[str] = set()
         self._opens_files = not safe
+        self._opened = OpenTables()
         self._running: pa.RecordBatchReader | None = None
         self.is_stuck = False
         """Whether a statement goes on after Ctrl-C: it stays within one function, where DuckDB looks for nothing."""
@@ -319,13 +320,14 @@ class TopicDatabase:
             if not by_tables or not self._reads_tables or view.topic in self._versions:
                 view.read_as(AsOne.by_log(scan))
                 continue
-            one = as_one(self._log, scan, self._formats)
+            one = as_one(self._log, scan, self._formats, self._opened)
             if one.why is not None and one.why not in self._reasons:
                 self._reasons.add(one.why)
                 _logger.warning("topic %s is read by its log alone: %s", view.topic, one.why)
             try:
                 view.read_as(one)
             except (duckdb.IOException, duckdb.HTTPException, OSError):  # DuckDB looks into a file for its columns
+                self._opened.forget()
                 _logger.warning("topic %s is read by its log alone: a file of its table cannot be read", view.topic)
                 view.read_as(AsOne.by_log(one.scan))
 
@@ -340,6 +342,7 @@ class TopicDatabase:
                 self._raise_error_of_log()
                 if not any(view.reads_table for view in views):
                     raise
+            self._opened.forget()
             if not by_tables:
                 _logger.warning("a file of a table cannot be read: topics are read by their logs alone")
             self._plan(views, by_tables=by_tables)

@@ -91,13 +91,39 @@ class AsOne:
         return Scan(self.tail.storage, self.tail.snapshot, self.tail.offsets, selection)
 
 
+class OpenTables:
+    """The noted tables that a caller has opened. A version is opened again where another one may follow it."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, TableFormat] = {}
+
+    def forget(self) -> None:
+        """Opens all tables again, from now on: a file of one is gone, or the whole table."""
+        self._tables.clear()
+
+    def open(self, note: NotedTable, storage_options: Mapping[str, str]) -> TableFormat | None:
+        """The newest version of a table; None where there is none."""
+        table = self._tables.get(note.uri)
+        if table is None or not table.is_newest():
+            table = note.open(storage_options)
+            if table is not None:
+                self._tables[note.uri] = table
+        return table
+
+
 class _Unfit(Exception):
     """Why a table cannot be read in place of its log."""
 
 
-def as_one(log: LogDirectory, scan: Scan, formats: Mapping[str, str] | None, now_ms: int | None = None) -> AsOne:
+def as_one(
+    log: LogDirectory,
+    scan: Scan,
+    formats: Mapping[str, str] | None,
+    opened: OpenTables | None = None,
+    now_ms: int | None = None,
+) -> AsOne:
     """How a query reads the newest snapshot of a topic, of which `scan` has all columns and offsets, by the log and the
-    tables that the topic knows. `formats`: those of the scan.
+    tables that the topic knows. `formats`: those of the scan. `opened`: tables of earlier queries.
 
     Where a table is ahead of the scan's snapshot, the newest snapshot takes its place. No error of a table is raised.
     """
@@ -112,7 +138,7 @@ def as_one(log: LogDirectory, scan: Scan, formats: Mapping[str, str] | None, now
     now_ms = wall_ms() + _MOST_SKEW_MS if now_ms is None else now_ms
     for note in sorted(noted, key=lambda note: _rank(note, scan.selection.view)):
         try:
-            table = note.open(log.storage.storage_options)
+            table = (opened or OpenTables()).open(note, log.storage.storage_options)
             if table is None:
                 raise _Unfit("it is gone")
             return _joined(log, scan, formats, table, now_ms)

@@ -97,6 +97,9 @@ class TableBeside:
     def fitting(cls, schema: pa.Schema) -> pa.Schema:
         return schema
 
+    def is_newest(self) -> bool:
+        return not self.storage.exists(self._commits.path(self.version + 1))
+
     def renamed(self) -> Mapping[str, str]:
         return {}  # that takes column mapping, a feature that is refused
 

@@ -122,6 +122,9 @@ class IcebergTable:
         parts = [f"{field.transform} of {columns.find_column_name(field.source_id)}" for field in table.spec().fields]
         self.partitioned_by = [DAY] if parts == [f"{DAY} of timestamp"] else parts
 
+    def is_newest(self) -> bool:
+        return False  # the catalog says it, with the table
+
     def renamed(self) -> Mapping[str, str]:
         now = _names(self._table.schema())
         renamed: dict[str, str] = {}

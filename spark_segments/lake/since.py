@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -15,8 +14,6 @@ from spark_segments.storage import Storage
 
 PART_BYTES = 128 << 20
 """About how large a part of a scan is, as by spark.sql.files.maxPartitionBytes: what a task reads of the log."""
-
-_THREADS = 16  # a commit is a small file to read
 
 
 def topic_since(log: LogDirectory, snapshot: Snapshot, before: TablePositions | None) -> TopicSince:
@@ -36,8 +33,7 @@ def _operations(log: LogDirectory, snapshot: Snapshot, before: TablePositions | 
     if not before.is_of_manifest(snapshot, commit_id_of(log, snapshot.topic, before.version)):
         return None
     versions = range(before.version + 1, snapshot.version + 1)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        commits = [*pool.map(log.manifest(snapshot.topic).facts, versions)]
+    commits = log.storage.at_once(log.manifest(snapshot.topic).facts, versions)
     operations = {commit.operation for commit in commits if commit is not None}
     # Vacuum takes commits file.delete.delay.ms after the next one: then nobody knows what they were.
     return None if None in commits else operations

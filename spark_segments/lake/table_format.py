@@ -269,6 +269,9 @@ class TableFormat(Protocol):
     settings: TableSettings | None
     own_positions: TablePositions | None
 
+    def is_newest(self) -> bool:
+        """Whether no version follows this one, where that costs less than to open the table; else False."""
+
     def renamed(self) -> Mapping[str, str]:
         """{earlier name of a column, however deep: the name that it has now} where a program has renamed one."""
 
