@@ -386,6 +386,23 @@ def test_a_topic_that_the_cluster_compacts_is_late_whatever_its_settings_here_sa
     assert line["late"]
 
 
+def test_a_copy_that_its_own_retention_has_emptied_goes_on_at_the_clusters_offsets(source, log):
+    """It keeps the cluster's retention.ms, and its records are older than that; the cluster has them to this day."""
+    source.create_topic("visits", config={"retention.ms": "3600000"})
+    day_ago_ms = log.storage.now_ms() - 86_400_000
+    source.topic("visits").append([{"value": str(number), "timestamp": day_ago_ms} for number in range(5)])
+    with playing(Views(source, interval_seconds=0)) as address:
+        capture(log, address, ["visits"], CaptureOptions(keep_retention=True))
+        assert not any(report.failed for report in log.maintain(["visits"]))
+        assert log.topic("visits").offsets() == {0: (5, 5)}
+        source.topic("visits").append([{"value": "new"}])
+        report = capture(log, address, ["visits"])
+    assert not report.failed and not report.details["holes"]
+    assert log.topic("visits").offsets() == {0: (5, 6)}
+    assert [value for _, _, value in _values(log, "visits", "read_committed")] == [b"new"]
+    assert not verify(log, deep=True).findings
+
+
 def test_a_first_capture_is_not_late_where_tombstones_may_go_at_once(source, log):
     """A cleaner keeps a tombstone in one round and removes it in a later one."""
     source.create_topic("keyed", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})

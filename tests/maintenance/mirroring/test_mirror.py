@@ -60,6 +60,22 @@ def test_a_new_follower_is_the_leader_as_it_is(leader, follower):
     assert states["source_commit_id"] == leader.topic(TOPIC).manifest.history()[-1]["commit_id"]
 
 
+def test_a_follower_loses_what_has_expired_when_its_leader_does(leader, follower):
+    """All of the active segment has expired: a leader rolls it, and removes it. Jobs at the follower do neither."""
+    leader.topic(TOPIC).alter({"cleanup.policy": "delete", "retention.ms": "3600000"})
+    appended(leader, 5)
+    mirrored(leader, follower)
+    before = follower.topic(TOPIC).offsets()
+    for job in (roll, retain):
+        assert "it is no leader" in job(follower, now_ms=later(leader)).failed[0]["error"]
+    assert follower.topic(TOPIC).offsets() == before and before[0][0] == 0
+    for job in (roll, retain):
+        assert not job(leader, now_ms=later(leader)).failed
+    mirrored(leader, follower)
+    assert_in_step(leader, follower)
+    assert all(start == end for start, end in follower.topic(TOPIC).offsets().values())
+
+
 def test_each_commit_of_the_leader_is_a_commit_of_the_follower(leader, follower):
     mirrored(leader, follower)
     for number in range(4):
