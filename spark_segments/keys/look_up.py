@@ -26,6 +26,9 @@ from spark_segments.storage import FileInfo, Storage
 OffsetRanges = tuple[tuple[int, int], ...]
 Offsets = Mapping[int, OffsetRanges]
 
+UNNAMED_MS = 86_400_000
+"""A file that no list names may be one of a job that runs now. It stays for so long at least."""
+
 NEAR_BYTES = 128 << 10
 """Two records are read in one go where so many bytes of log at most lie between them: a look at each costs more."""
 
@@ -90,8 +93,11 @@ class KeyIndexes:
             else:
                 since = dict.fromkeys(self._storage.list(files.directory, recursive=True))
             for info, left_ms in since.items():
-                age_ms = store_ms - info.mtime_ms if left_ms is None else now_ms - left_ms
-                if age_ms > delay_ms:
+                if left_ms is None:
+                    is_due = store_ms - info.mtime_ms > max(delay_ms, UNNAMED_MS)
+                else:
+                    is_due = now_ms - left_ms > delay_ms
+                if is_due:
                     unneeded.append(info)
         return unneeded
 

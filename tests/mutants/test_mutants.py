@@ -12,6 +12,7 @@ ROOMS = {
     "append",
     "capture",
     "commit",
+    "keys",
     "roll",
     "retain",
     "compact",
