@@ -479,3 +479,12 @@ def test_topics_that_are_left_out_of_the_tables_are_named(tmp_path, caplog):
         names = [row[0] for row in database.sql("SHOW TABLES").to_table().to_pydict().values()]
     assert names == ["other"]
     assert [record.message.partition(": ")[2] for record in caplog.records] == ["Orders, orders"]
+
+
+def test_results_have_the_methods_of_duckdb(log):
+    with TopicDatabase(log) as database:
+        result = database.sql('SELECT "offset" AS n, key FROM orders WHERE partition = 0 ORDER BY n LIMIT 2')
+        assert result.fetchall() == [(0, b"0"), (1, b"2")]
+        assert [result.fetchone() for _ in range(4)] == [(0, b"0"), (1, b"2"), None, None]
+        assert result.arrow() == result.to_table()
+        assert result.df()["n"].to_list() == result.pl()["n"].to_list() == [0, 1]

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +28,7 @@ from spark_segments.storage.scratch import scratch_directory
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
 
 
 AnyResult = TypeVar("AnyResult")
@@ -44,6 +45,8 @@ class Result(Prints):
     schema: pa.Schema
     batches: Callable[[], Iterator[pa.RecordBatch]]
     """The rows, streamed. They end when the database runs another query: `to_table()` keeps them."""
+    _cursor: list[Iterator[tuple[Any, ...]]] = field(default_factory=list)
+    """The rows that `fetchone` goes through, once it was called."""
 
     def to_table(self) -> pa.Table:
         """All rows in memory, as an Arrow table."""
@@ -52,6 +55,32 @@ class Result(Prints):
     def to_pandas(self) -> pd.DataFrame:
         """All rows in memory, as a data frame of pandas."""
         return self.to_table().to_pandas()
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows as tuples of Python's values, as of a connection of DuckDB."""
+        return list(rows_of(self.batches()))
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row of the run of the query that the first call began; None behind the last row."""
+        if not self._cursor:
+            self._cursor.append(rows_of(self.batches()))
+        return next(self._cursor[0], None)
+
+    def df(self) -> pd.DataFrame:
+        """As `to_pandas`, by DuckDB's name for it."""
+        return self.to_pandas()
+
+    def pl(self) -> pl.DataFrame:
+        """All rows in memory, as a data frame of Polars."""
+        import polars as pl
+
+        frame = pl.from_arrow(self.to_table())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def arrow(self) -> pa.Table:
+        """As `to_table`, by DuckDB's name for it."""
+        return self.to_table()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
@@ -425,12 +454,12 @@ def _with_unique_names(schema: pa.Schema) -> pa.Schema:
     """The schema with numbers behind names that others have, too, as in the result of a join."""
     taken = set(schema.names)
     fields, seen = [], set()
-    for field in schema:
-        name = field.name
+    for column in schema:
+        name = column.name
         number = 0
         while name in seen or (number and name in taken):
             number += 1
-            name = f"{field.name}_{number}"
+            name = f"{column.name}_{number}"
         seen.add(name)
-        fields.append(field.with_name(name))
+        fields.append(column.with_name(name))
     return pa.schema(fields, schema.metadata)

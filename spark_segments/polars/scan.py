@@ -46,8 +46,8 @@ def scan_topic(
 
     The snapshot is the newest at the time of this call, or that of the `version` or `timestamp`. It stays the same
     whenever and however often the frame is collected. A query reads the columns it uses and stops at its `head`.
-    Conditions on partition and offset, and lower bounds of timestamp, limit what is read; other conditions filter the
-    rows that were read. Rows come partition by partition and by offset.
+    Conditions on partition, offset and timestamp limit what is read; other conditions filter the rows that were read.
+    Rows come partition by partition and by offset.
 
     Where the topic knows a table (`segments table`), the frame is of the table's files, which Polars reads, and of the
     log's tail, as long as they are the topic's records; a warning says why they are not. Its rows come in no order.
@@ -173,9 +173,15 @@ def _both(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expre
 
 def _compared(name: str, operation: str, literal: Any) -> pc.Expression | None:
     """`name operation literal`."""
-    if name == "timestamp" and operation in ("Eq", "Gt", "GtEq"):
+    if name == "timestamp":
         time_us = _time_us(literal)
-        return None if time_us is None else pc.field(name) >= pa.scalar(time_us, RECORD_SCHEMA.field(name).type)
+        if time_us is None or operation not in _COMPARED:
+            return None
+        # A record has whole microseconds, and the time is rounded down: what is above it may be equal to it.
+        time = pa.scalar(time_us, RECORD_SCHEMA.field(name).type)
+        at_least = pc.field(name) >= time if operation in ("Eq", "Gt", "GtEq") else None
+        at_most = pc.field(name) <= time if operation in ("Eq", "Lt", "LtEq") else None
+        return _both(at_least, at_most)
     number = _integer(literal)
     if name not in ("partition", "offset") or operation not in _COMPARED or number is None:
         return None
