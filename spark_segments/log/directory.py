@@ -143,7 +143,8 @@ class LogDirectory:
         storage = Storage(uri, dict(storage_options or {}))
         if is_marked(storage):
             return cls(storage, defaults=defaults)
-        if (kafka := _read_only_topics(storage)) is not None:
+        kafka = _read_only_topics(storage)
+        if kafka is not None:
             return cls(storage, kafka=kafka, defaults=defaults)
         raise LogDirError(
             "Not a log directory",

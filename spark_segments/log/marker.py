@@ -38,7 +38,8 @@ def enclosing(storage: Storage) -> str | None:
 
 def check_apart(storage: Storage) -> None:
     """Raises LogDirError where the location lies in a log directory: vacuum deletes what it does not know there."""
-    if (outer := enclosing(storage)) is not None:
+    outer = enclosing(storage)
+    if outer is not None:
         raise LogDirError(
             "The location lies inside a log directory, where nothing else may lie",
             path=storage.uri,

@@ -59,8 +59,10 @@ class Position:
         """
         # The order matters. In another topic the same offset means another record, so nothing below could be believed.
         # A log that parted may be shorter or longer by now: its bounds say nothing before its epochs have been asked.
-        topic, name = where[0], f"{where[0]}-{where[1]}"
-        offset, epochs = self.offset, state.leader_epochs
+        topic = where[0]
+        name = f"{where[0]}-{where[1]}"
+        offset = self.offset
+        epochs = state.leader_epochs
         if self.topic_id is not None and self.topic_id != state.topic_id:
             message = f"Topic {topic} was deleted and made again since {reader} read it"
             return Loss(

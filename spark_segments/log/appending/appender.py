@@ -429,7 +429,8 @@ class Appender:
 
     def _open_chunks(self, opened: _Open, partitions: Sequence[int]) -> None:
         """Opens chunks for partitions, and puts their runs that wait into these."""
-        target, limits = opened.target, SegmentLimits.of(opened.target.config)
+        target = opened.target
+        limits = SegmentLimits.of(opened.target.config)
         for partition in partitions:
             if sum(len(other.writers) for other in self._topics.values()) >= MAX_OPEN_CHUNKS:
                 fullest = max(self._topics.values(), key=lambda other: len(other.writers))
@@ -446,12 +447,14 @@ class Appender:
     def _write_object(self, opened: _Open) -> None:
         """Writes all runs of a topic that wait into a shared object."""
         target = opened.target
-        limits, now_ms = SegmentLimits.of(target.config), self._storage.now_ms()
+        limits = SegmentLimits.of(target.config)
+        now_ms = self._storage.now_ms()
         with SharedObjectWriter(self._storage, target.topic, target.topic_id, limits) as writer:
             for partition, run in sorted(opened.waiting.items()):
                 writer.begin(partition, now_ms)
                 for encoded in run.parts:
-                    data, least = np.frombuffer(encoded.buffer, np.uint8), int(encoded.min_timestamps.min())
+                    data = np.frombuffer(encoded.buffer, np.uint8)
+                    least = int(encoded.min_timestamps.min())
                     writer.append(data, encoded.batches, least)
                     writer.add_tombstones(encoded.tombstones)
             rows = writer.close()

@@ -48,7 +48,8 @@ def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:
     InvalidOptionError.
     """
     names = batch.schema.names
-    fields, columns = [], []
+    fields = []
+    columns = []
     for field in WRITER_SCHEMA:
         if field.name in names:
             column = _cast(batch.column(field.name), field)
@@ -204,9 +205,12 @@ def _batches_of(rows: Iterable[Any], typed: Collection[str]) -> Iterator[pa.Reco
 
 def _batches_of_dicts(rows: Iterator[Any], typed: Collection[str]) -> Iterator[pa.RecordBatch]:
     number = 0
-    while part := list(itertools.islice(rows, None if typed else MOST_DICTS)):
+    most_dicts = None if typed else MOST_DICTS
+    part = list(itertools.islice(rows, most_dicts))
+    while part:
         yield rows_of(part, typed, number)
         number += len(part)
+        part = list(itertools.islice(rows, most_dicts))
 
 
 def _no_rows(found: Any) -> InvalidRecordError:

@@ -307,7 +307,8 @@ class Manifest:
         """Writes a checkpoint and a recovery copy, or merges small files, which does both, unless another process has
         done so meanwhile. `is_needed`: whatever there is.
         """
-        copied, self._copied = self._last_kept(), version
+        copied = self._last_kept()
+        self._copied = version
         if _is_merge_due(version, copied):
             self._best_effort(self.merge_files)
             self._committed = None

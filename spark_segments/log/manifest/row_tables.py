@@ -47,7 +47,8 @@ def keys(segments: pa.Table) -> pa.ChunkedArray:
 
     It is the path where the file has a single row, so that large topics without shared objects pay nothing for it.
     """
-    shared, paths = pc.is_valid(segments.column("index_position")), segments.column("path")
+    shared = pc.is_valid(segments.column("index_position"))
+    paths = segments.column("path")
     if not pc.any(shared).as_py():
         return paths
     numbers = (segments.column(name).cast(pa.string()) for name in ("partition", "position"))

@@ -58,7 +58,8 @@ def _check_version(rows: pa.Table, kind: str) -> None:
     elif kind == SEGMENT_KIND and "path" in rows.column_names and "position" not in rows.column_names:
         version = 1
     if version > FORMAT_VERSION:
-        message, hint = "The topic was written by a newer version of this package", "Use a newer spark-segments"
+        message = "The topic was written by a newer version of this package"
+        hint = "Use a newer spark-segments"
     else:
         message = f"The topic has format version {version}, which no release has written"
         hint = "With the commit that wrote it: segments export. Then, with this version: segments import"

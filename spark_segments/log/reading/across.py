@@ -78,7 +78,8 @@ def read_across(storage: Storage, part: AcrossPart, *, map_bytes: int = MAP_BYTE
     """
     older = _older(storage, part, map_bytes)
     for own in part.parts:
-        columns, beaten = list(own.parts[0].selection.columns), older.get(own.partition)
+        columns = list(own.parts[0].selection.columns)
+        beaten = older.get(own.partition)
         if beaten is not None and "offset" not in columns:
             selection = replace(own.parts[0].selection, columns=(*columns, "offset"))
             own = replace(own, parts=tuple(replace(plain, selection=selection) for plain in own.parts))
@@ -97,11 +98,13 @@ def _older(storage: Storage, part: AcrossPart, map_bytes: int) -> dict[int, np.n
     """
     hasher = LatestKeys(1 << 10)
     older: dict[int, list[np.ndarray]] = {own.partition: [] for own in part.parts}
-    number, shares = 0, 1
+    number = 0
+    shares = 1
     while number < shares:
         hashes = _hashes(storage, part.rivals, hasher, (number, shares), map_bytes)
         if hashes is None:
-            number, shares = 0, shares * 2
+            number = 0
+            shares = shares * 2
             continue
         hashes.sort()
         several = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
@@ -124,7 +127,8 @@ def _hashes(
 ) -> np.ndarray | None:
     """uint64[]: half of each key's hash, of a (number, of so many) share of the keys; None where they do not fit."""
     number, shares = share
-    hashes, left = [np.empty(0, np.uint64)], map_bytes // _HASH_BYTES
+    hashes = [np.empty(0, np.uint64)]
+    left = map_bytes // _HASH_BYTES
     for rival in rivals:
         for batch in read_latest(storage, rival, map_bytes=map_bytes):
             halves = hasher.hashes(batch.column("key"))[::3].view(np.uint64)

@@ -102,7 +102,8 @@ class LatestPart(PartWithRivals[Part]):
             for run in runs_of(Part.planned(snapshot, alike, selection, size_bytes), alike):
                 for parts in pack(run, _ALL_BYTES if size_bytes is None else size_bytes):
                     # Only later records supersede a record.
-                    first, head = parts[0], heads.get(parts[0].partition, ())
+                    first = parts[0]
+                    head = heads.get(parts[0].partition, ())
                     after = tuple(part for part in head if part.end_offset > first.start_offset)
                     latest.append(LatestPart(tuple(parts), after))
         return iter(sorted(latest, key=lambda part: (part.partition, part.parts[0].start_offset)))
@@ -148,7 +149,8 @@ def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTE
 def _marks(storage: Storage, part: LatestPart, map_bytes: int) -> np.ndarray:
     """bool[n] by record of the part: whether the head has a later record of its key. Each share of keys has a map."""
     marks = np.zeros(0, np.bool_)
-    share, seed = KeyShare(0, 2), secrets.randbits(64)  # all shares must use the same seed
+    share = KeyShare(0, 2)
+    seed = secrets.randbits(64)  # all shares must use the same seed
     while share.number < share.parts:
         keys = _map(storage, part.rivals, share, map_bytes, seed)
         if keys is None:  # marks that are set stay true

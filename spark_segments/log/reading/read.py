@@ -38,7 +38,8 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
 
     Raises CorruptBatchError for damaged bytes, and for an .index whose entries would pass records over.
     """
-    columns, keys = part.selection.columns, part.selection.keys
+    columns = part.selection.columns
+    keys = part.selection.keys
     if keys is None:
         yield from _all_records(storage, part)
         return
@@ -49,11 +50,13 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
 
 def _all_records(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     """The records of a part, whatever their keys."""
-    segment, selection = part.segment, part.selection
+    segment = part.segment
+    selection = part.selection
     start_offset, end_offset = part.start_offset, part.end_offset
     assert segment.base_offset <= start_offset < end_offset <= segment.next_offset, "a part lies in its segment"
     if part.is_known:
-        names, partition = selection.columns, segment.partition
+        names = selection.columns
+        partition = segment.partition
         yield from batches_of_offsets(start_offset, end_offset, topic=part.topic, partition=partition, columns=names)
         return
     aborted = load_aborted(storage, part.transactions, start_offset, end_offset) if part.transactions else None
@@ -112,7 +115,8 @@ def _records(part: Part, window: Window, aborted: AbortedTransactions | None) ->
 
 def _begin(storage: Storage, part: Part, start_offset: int) -> tuple[LookUp, int]:
     """(where the part's batches begin, the size of the first read)"""
-    segment, look_up = part.segment, part.look_up
+    segment = part.segment
+    look_up = part.look_up
     window_bytes = max(part.first_window_bytes, SegmentFile(storage, segment).first_read_bytes)
     if look_up.byte_position > segment.byte_position:  # known without the .index
         return look_up, window_bytes
@@ -168,7 +172,8 @@ def _cut_up(storage: Storage, indexes: Indexes, part: ScanPart) -> Sequence[Scan
         return [part]
     if part.size_bytes <= PIECE_BYTES or part.look_up.byte_position or part.segment.path in indexes:
         return cut(part, PIECE_BYTES if part.segment.path in indexes else None, indexes)
-    segment, positions = part.segment, range(part.start_position, part.end_position)
+    segment = part.segment
+    positions = range(part.start_position, part.end_position)
     pieces = SegmentFile(storage, segment).pieces_between(
         range(part.start_offset, part.end_offset), positions, PIECE_BYTES
     )

@@ -57,12 +57,10 @@ class Scan(Prints):
         object.__setattr__(self, "offsets", clipped(self.offsets, bounds))
         if self.decoders and self.selection.include_control:
             raise InvalidOptionError("Control records have no values", hint="Read them without value.format")
-        if (
-            self.selection.value_type == Selection.BINARY_VIEW
-            and (typed := self.columns) is not None
-            and typed.types("value")
-        ):
-            raise InvalidOptionError("value_type is the type of values without a format", hint="Leave it out")
+        if self.selection.value_type == Selection.BINARY_VIEW:
+            typed = self.columns
+            if typed is not None and typed.types("value"):
+                raise InvalidOptionError("value_type is the type of values without a format", hint="Leave it out")
 
     @classmethod
     def of(
@@ -95,7 +93,8 @@ class Scan(Prints):
     @property
     def schema(self) -> pa.Schema:
         """The columns with their types: the selected columns, then the columns of undecodable bytes."""
-        if (typed := self.columns) is not None:
+        typed = self.columns
+        if typed is not None:
             return typed.schema
         return record_schema(self.selection.columns, view_values=self.selection.value_type == Selection.BINARY_VIEW)
 
@@ -182,7 +181,8 @@ class Scan(Prints):
         and 16 at least on an object store.
         """
         batches = self.batches(reading_threads(self.storage) if threads is None else threads)
-        if (typed := self.columns) is not None:
+        typed = self.columns
+        if typed is not None:
             batches = typed.conformed(batches)
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
@@ -210,7 +210,8 @@ class Scan(Prints):
         return duckdb.from_arrow(reader) if connection is None else connection.from_arrow(reader)
 
     def _printed(self) -> Printed:
-        chosen, fields = self.selection, {"topic": self.snapshot.topic, "version": self.snapshot.version}
+        chosen = self.selection
+        fields = {"topic": self.snapshot.topic, "version": self.snapshot.version}
         fields |= {"view": chosen.view} if chosen.view is not None else {}
         facts = fields | {"isolation": chosen.isolation, "columns": ", ".join(self.schema.names)}
         rows = [
@@ -245,7 +246,8 @@ class Scan(Prints):
             parts = pieces_of(storage, parts, indexes, first_window_bytes=first_window_bytes)
 
         def batches(part: ScanPart) -> Iterator[pa.RecordBatch]:
-            decode, records = decoded(part.topic), _records(storage, part)
+            decode = decoded(part.topic)
+            records = _records(storage, part)
             return records if decode is None else decode(records)
 
         return read_ahead((partial(batches, part) for part in parts), threads, most_bytes=most_bytes)

@@ -228,12 +228,14 @@ class PartitionLog:
         wanted_bytes = max(wanted_bytes, 1)  # a reader may ask for none, and gets a batch
         look_up: LookUp | None = None
         if place is not None and (place.offset, place.path) == (start, segment.path):
-            byte_position, size = place.byte_position, 0
+            byte_position = place.byte_position
+            size = 0
         elif start > segment.base_offset or segment.file_base_offset > segment.name_offset:
             byte_position, size = SegmentFile(self._storage, segment).seek(start)
             look_up = LookUp(byte_position, start) if byte_position > segment.byte_position else None
         else:
-            byte_position, size = segment.byte_position, 0
+            byte_position = segment.byte_position
+            size = 0
         while byte_position < segment.end_position:
             end = min(byte_position + size + wanted_bytes, segment.end_position)
             for window in SegmentFile(self._storage, segment).windows(

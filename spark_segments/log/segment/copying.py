@@ -109,7 +109,8 @@ class _Copies:
 
     def _batches(self, source: Segment, start: int, end: int, *, with_tombstones: bool) -> int:
         """Copies the batches of one file that lie in [start, end) and returns how many records they hold."""
-        file, writer = SegmentFile(self.storage, source), self.writer
+        file = SegmentFile(self.storage, source)
+        writer = self.writer
         from_start = start == source.base_offset and source.file_base_offset == source.name_offset
         begin = 0 if from_start else file.locate(start)
         records = 0

@@ -149,7 +149,8 @@ class SegmentFile:
         of magic 2 here, unless `as_written`. Raises CorruptBatchError where the bytes are damaged or end too early,
         MissingFileError where the file is gone.
         """
-        path, end = self.row.path, self.row.end_position
+        path = self.row.path
+        end = self.row.end_position
         self._check_shift()
         fetched_end = end if end_position is None else min(end, end_position + BORDER_BYTES)
         with fetch_ahead(self.storage, path, fetched_end) as read:
@@ -165,7 +166,8 @@ class SegmentFile:
             ):
                 for window in _windows_of(step, end):
                     if wanted_position > window.byte_position:
-                        end, window = window.end_position, window.take(window.batches.byte_position >= wanted_position)
+                        end = window.end_position
+                        window = window.take(window.batches.byte_position >= wanted_position)
                         window = window if len(window.batches) else replace(window, behind=end)
                     yield from (window,) if as_written else opened(window)
 
@@ -173,7 +175,8 @@ class SegmentFile:
         """As `windows`, the batches in ranges of a segment's file, all of magic 2: what lies between them is not
         read.
         """
-        path, size = self.row.path, ranges.size
+        path = self.row.path
+        size = ranges.size
         self._check_shift()
         with ranges.reader(self.storage, path, self.row.end_position) as read:
             for step in walk(read, path, size, offset_shift=self.row.offset_shift, check_crc=check_crc):

@@ -40,7 +40,8 @@ def rebased(window: Window, leader_epochs: LeaderEpochs | None = None) -> tuple[
     the log, from their `stamped_from` on, and with their `stamps_all` every batch does. Where a header changes, a
     writable window is changed in place and any other window is copied; else the bytes are the window's.
     """
-    batches, shift = window.batches, window.offset_shift
+    batches = window.batches
+    shift = window.offset_shift
     data = window.batch_bytes
     batches = dataclasses.replace(batches, byte_position=batches.byte_position - batches.byte_position[0])
     stamped = np.ones(len(batches), bool)

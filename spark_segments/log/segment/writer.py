@@ -179,7 +179,8 @@ class ChunkWriter:
 
     def append(self, encoded: Encoded) -> None:
         """Appends batches. They are moved to the chunk's next offset unless they begin at `next_offset` already."""
-        batches, start = encoded.batches, 0
+        batches = encoded.batches
+        start = 0
         while start < len(batches):
             if self._writer is None:
                 self._writer = SegmentWriter(self._storage, self._topic, self._partition, 0, limits=self._limits)

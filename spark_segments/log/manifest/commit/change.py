@@ -222,7 +222,8 @@ class ChangeWriter:
         present = [file for file in files if file.kind == SEGMENT_KIND]
         self._check_new(present, add, by_row=by_mirror)
         # A large file is written again by itself. Small files and new rows go into a file together.
-        merged, merged_files = [add], []
+        merged = [add]
+        merged_files = []
         leaving = []
         for file, kept, gone in self._holders(present, replace, drop):
             done.removed.append(file)
@@ -302,18 +303,18 @@ class ChangeWriter:
                 found=len(index) - index.null_count,
                 hint="A plan must be made anew from the snapshot that it is given",
             )
+        # `gone` is the old rows, then the rows to drop:
+        #
+        #   gone     |replace 0|replace 1|drop 0|drop 1|
+        #   place        0         1        2      3
+        #
+        # A place below the number of replacements is also the number of the new row. Behind it there is none: the row
+        # only leaves.
         start = 0
         for file, rows in zip(near, tables, strict=True):
             places = index.slice(start, rows.num_rows)
             start += rows.num_rows
             if places.null_count < rows.num_rows:
-                # `gone` is the old rows, then the rows to drop:
-                #
-                #   gone     |replace 0|replace 1|drop 0|drop 1|
-                #   place        0         1        2      3
-                #
-                # A place below the number of replacements is also the number of the new row. Behind it there is none:
-                # the row only leaves.
                 taken = places.filter(pc.less(places, replace.num_rows))
                 kept = concat([rows.filter(places.is_null()), replace.take(taken)], SEGMENT_KIND)
                 yield file, kept, rows.filter(places.is_valid())

@@ -188,7 +188,9 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         return versions
 
     def plan(self, state: TableState) -> Change | NoEntry[Commit]:
-        log, txn, snapshot = self.log, self.txn, state.snapshot
+        log = self.log
+        txn = self.txn
+        snapshot = state.snapshot
         if snapshot.deleted_ms is not None and not self.deleted:
             raise log.unknown("It was deleted")
         if txn is not None and log.holds(state, txn):
@@ -280,7 +282,8 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         if version_and_attempt is None:
             return None
         version, attempt = version_and_attempt
-        state, change = self.sent[attempt].state, self.sent[attempt].entry
+        state = self.sent[attempt].state
+        change = self.sent[attempt].entry
         self.log.delta.check_kept(state.table)
         self.log.mark_made(version, CommitNote(self.commit_id, attempt, change.operation))
         return Commit(version, state.snapshot, change)
@@ -343,7 +346,8 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         newest = self.sent[-1]
         operation = newest.entry.operation
         if newest.state.version < 0:
-            what, hint = f"Topic {self.log.topic} may have been made, or may be made yet", _CREATED
+            what = f"Topic {self.log.topic} may have been made, or may be made yet"
+            hint = _CREATED
         else:
             what = f"The {operation} may have happened, or may happen yet (commit id {self.commit_id})"
             hint = _SENT_AGAIN if self.txn is not None else _APPENDED if operation == Operation.APPEND else _RUN_AGAIN

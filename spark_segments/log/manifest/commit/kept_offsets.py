@@ -118,7 +118,8 @@ class _Overlaid:
 
 def _check_offsets(topic: str, operation: str, both: _Overlaid) -> None:
     """Raises where offsets of a range that goes are in no range that comes."""
-    held, count = both.held(), len(both.gone.base)
+    held = both.held()
+    count = len(both.gone.base)
     bare = np.concatenate([[0], np.cumsum(~held)])
     lost = bare[both.end[:count]] > bare[both.begin[:count]]
     if not lost.any():
@@ -139,7 +140,9 @@ def _check_offsets(topic: str, operation: str, both: _Overlaid) -> None:
 
 def _check_records(topic: str, operation: str, both: _Overlaid, thinned: Mapping[int, int]) -> None:
     """Raises where ranges have fewer records than those in whose place they come, and no policy takes records there."""
-    gone, come, count = both.gone, both.come, len(both.gone.base)
+    gone = both.gone
+    come = both.come
+    count = len(both.gone.base)
     share = both.shares()
     had, has, may_go = (np.zeros(int(share.max()) + 1, np.int64) for _ in range(3))
     np.add.at(had, share[:count], gone.records)

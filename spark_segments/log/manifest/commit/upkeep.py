@@ -133,31 +133,51 @@ def _unneeded(
     listed = [info for kind in SCHEMAS for info in log.storage.list(f"{log.directory}/{KIND}={kind}")]
     listed_copies = list_copies(log)
     store_now_ms = log.storage.now_ms()
+    orphans_before_ms = store_now_ms - orphan_age_ms
     rows = {info.path.removeprefix(f"{log.directory}/"): info for info in listed}
-    old = {path for path, info in rows.items() if info.mtime_ms < store_now_ms - orphan_age_ms}
+    old = {path for path, info in rows.items() if info.mtime_ms < orphans_before_ms}
     files = log.delta.log_files()
-    staged = [info for info in files.others if _is_staged(info.path) and info.mtime_ms < store_now_ms - orphan_age_ms]
+    staged = [info for info in files.others if _is_staged(info.path) and info.mtime_ms < orphans_before_ms]
     try:
         state = log.state(seen=seen)
     except UnknownTopicError:
         return [rows[path] for path in sorted(old)], staged, []
     versions = [version for version in sorted(files.commits) if version <= state.version]
     kept = _first_kept(openable(versions, files.checkpoints), files.commits, horizon_ms)
+    # A file of rows goes that a commit up to `kept` has taken out of the table. What a later commit takes out, a reader
+    # of `kept` still needs:
+    #
+    #   versions    0 1 2 3 4 | 5      6      7
+    #                past       kept          latest
+    #   taken out by 3: goes         by 6: stays
     past = [version for version in unbroken(versions) if version <= kept]
     expired = {path for version in past for path in paths_of(log.delta.actions(version), "remove")}
     expired_log = _expired_log(files, kept, store_now_ms - COMMIT_LOG_MS)
     named = {file.path for file in state.files}
     if expired_log or (expired | old) & rows.keys():  # nothing goes unless the first version that stays can be opened
         named |= {file.path for file in log.open(kept).files}
-    orphans = old - expired - named
-    if orphans:
-        later = [version for version in versions if version > kept]
-        orphans -= _added(log, later)
-    if orphans and take is not None:  # a writer that stands still may have planned a commit of them
-        orphans -= _added(log, range(state.version + 1, take() + 1))
+    later = [version for version in versions if version > kept]
+    orphans = _orphans(log, old - expired - named, later, state.version, take)
     doomed = [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
-    copies = unneeded_copies(log, listed_copies, state, store_now_ms - orphan_age_ms)
+    copies = unneeded_copies(log, listed_copies, state, orphans_before_ms)
     return doomed, [*expired_log, *staged], copies
+
+
+def _orphans(
+    log: TopicLog, paths: set[str], later: Iterable[int], latest: int, take: Callable[[], int] | None
+) -> set[str]:
+    """The files among `paths` that no commit has added: of tries that lost. `later`: the versions after the first kept
+    one, up to the `latest`.
+
+    A writer that stands still may have planned a commit of such a file. Once `take` has committed the next version, the
+    writer has to plan again, and its files are checked. So only what was committed up to that version counts.
+    """
+    if not paths:
+        return set()
+    orphans = paths - _added(log, later)
+    if orphans and take is not None:
+        orphans -= _added(log, range(latest + 1, take() + 1))
+    return orphans
 
 
 def _added(log: TopicLog, versions: Iterable[int]) -> set[str]:

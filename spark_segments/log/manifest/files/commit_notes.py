@@ -221,7 +221,8 @@ def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
             return None
         if zlib.crc32(content[start:]) != fields["crc32"]:
             return None
-        contents, added = {}, []
+        contents = {}
+        added = []
         for file in fields["added"]:
             contents[file["path"]] = data.slice(start, file["size"])
             added.append(RowFile(file["path"], file["kind"], file["rows"], file["size"], 0, {}))

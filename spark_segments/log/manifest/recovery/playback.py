@@ -95,7 +95,9 @@ class _Played:
         files |= {file.path: file for file in note.added}
         if digest_of(files) != note.after:
             return False
-        self.version, self.files, self.committed_ms = note.name.version, files, note.committed_ms
+        self.version = note.name.version
+        self.files = files
+        self.committed_ms = note.committed_ms
         self.is_noted = True
         self.contents |= note.contents
         return True
@@ -111,7 +113,8 @@ class _Played:
                 files[path] = RowFile(path, action["add"]["partitionValues"][KIND], 0, 0, 0, {})
         for path in files.keys() - self.files.keys():
             self._rows(files[path])
-        self.version, self.files = self.version + 1, files
+        self.version = self.version + 1
+        self.files = files
         self.is_noted = False
         self.committed_ms = int(commit_info(actions).get("timestamp") or self.committed_ms)
 
@@ -199,7 +202,7 @@ def _first_state(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, Read
     for version in sorted(notes.by_version, reverse=True):
         if copied is not None and version <= copied.version:
             break
-        roots = [note for name in notes.by_version[version] if (note := read[name]) and note.before == digest_of(())]
+        roots = [note for note in _readable(notes, read, version) if note.before == digest_of(())]
         for root in _proven(log, roots, notes, read):
             first = _Played(log, None, version - 1, {}, 0, True)
             if first.apply(root):
@@ -209,6 +212,12 @@ def _first_state(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, Read
         assert missing is not None, "there is a copy, or an error that says why there is none"
         raise missing
     return copied
+
+
+def _readable(notes: CommitNotes, read: Mapping[NoteName, ReadNote | None], version: int) -> list[ReadNote]:
+    """The notes of a version that can be read."""
+    of_version = [read[name] for name in notes.by_version.get(version, ())]
+    return [note for note in of_version if note is not None]
 
 
 def _copied_state(log: TopicLog) -> _Played:
@@ -226,9 +235,10 @@ def _copied_state(log: TopicLog) -> _Played:
 
 def _step(state: _Played, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> _Played | None:
     """The state after the next commit. None where none is proven."""
-    version, digest = state.version + 1, state.digest
+    version = state.version + 1
+    digest = state.digest
     played = dataclasses.replace(state, contents=dict(state.contents))
-    candidates = [note for name in notes.by_version.get(version, ()) if (note := read[name]) and note.before == digest]
+    candidates = [note for note in _readable(notes, read, version) if note.before == digest]
     for note in _proven(played.log, candidates, notes, read):
         if played.apply(note):
             return played
@@ -248,11 +258,10 @@ def _proven(
     """The notes of one version that something proves."""
     if not candidates:
         return []
-    following = notes.by_version.get(candidates[0].name.version + 1, ())
-    begun = {note.before for name in following if (note := read[name]) is not None}
+    version = candidates[0].name.version
+    begun = {note.before for note in _readable(notes, read, version + 1)}
     in_log = None
     with contextlib.suppress(*UNREADABLE):
-        version = candidates[0].name.version
         in_log = note_name(version, log.delta.actions(version))
     return [
         note
@@ -282,7 +291,8 @@ def _is_whole_in_delta(log: TopicLog, listed: LogFiles, last_known: int, states:
     """
     if last_known not in listed.commits:
         return False
-    since_ms, prefix = listed.commits[last_known].mtime_ms, f"{log.directory}/"
+    since_ms = listed.commits[last_known].mtime_ms
+    prefix = f"{log.directory}/"
     named = {path for state in states for path in state.files}
     return not any(
         info.mtime_ms >= since_ms and info.path.removeprefix(prefix) not in named

@@ -54,7 +54,8 @@ def write_recovery_copy(log: TopicLog, state: TableState) -> None:
 
     An existing copy of the version stays. A deleted topic without rows gets no copy.
     """
-    storage, directory = log.storage, recovery_directory(log.topic)
+    storage = log.storage
+    directory = recovery_directory(log.topic)
     if state.is_gone:
         return
     copied = {info.path for info in storage.list(directory, recursive=True)}
@@ -72,7 +73,8 @@ def write_recovery_copy(log: TopicLog, state: TableState) -> None:
         "notes": True,
         "files": [{"path": file.path, "kind": file.kind, "rows": file.rows} for file in state.files],
     }
-    path, content = _indexes(storage, directory).path(state.version), json.dumps(index).encode()
+    path = _indexes(storage, directory).path(state.version)
+    content = json.dumps(index).encode()
     if path not in copied or storage.read(path).to_pybytes() != content:
         storage.replace(path, content)
     _drop_old_copies(storage, log.topic)

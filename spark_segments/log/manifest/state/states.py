@@ -261,7 +261,8 @@ class ErasedTombstones:
 
         The first round sets the horizon, as it does in their batches. The first one after the horizon removes them.
         """
-        log_start, kept = snapshot.partition(partition).log_start_offset, []
+        log_start = snapshot.partition(partition).log_start_offset
+        kept = []
         before = [one for one in ErasedTombstones.of(snapshot.states) if one.partition == partition]
         for one in before:
             is_cleaned = one.end_offset <= end_offset

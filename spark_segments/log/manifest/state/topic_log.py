@@ -69,7 +69,8 @@ def deleted_by_force_ms(storage: Storage, manifest_directory: str) -> int | None
     """When the topic was deleted by force, in ms by the store's clock; None where there is no note or it is void."""
     try:
         note = json.loads(storage.read(f"{manifest_directory}/{_NOTE}").to_pybytes())
-        deleted_ms, log_files = int(note["deleted_ms"]), note["log_files"]
+        deleted_ms = int(note["deleted_ms"])
+        log_files = note["log_files"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return deleted_ms if log_files == _digest(storage, manifest_directory) else None
@@ -77,7 +78,8 @@ def deleted_by_force_ms(storage: Storage, manifest_directory: str) -> int | None
 
 def forced_files(storage: Storage, manifest_directory: str) -> list[str]:
     """All files of the manifest in a safe order of deletion: the note holds until Delta's log is touched."""
-    log_prefix, note = f"{manifest_directory}/_delta_log/", f"{manifest_directory}/{_NOTE}"
+    log_prefix = f"{manifest_directory}/_delta_log/"
+    note = f"{manifest_directory}/{_NOTE}"
     paths = [info.path for info in storage.list(manifest_directory, recursive=True)]
     return sorted(paths, key=lambda path: (path == note, path.startswith(log_prefix), path))
 
@@ -178,7 +180,8 @@ class TopicLog:
         """A version of the table, by default the latest. Raises UnknownTopicError where there is no table."""
         if version is not None and not 0 <= version < 1 << 63:
             raise self._missing(version)
-        if (other := self._other_spelling()) is not None:
+        other = self._other_spelling()
+        if other is not None:
             raise self.unknown(f"The disk ignores case, and has {other}")
         try:
             return self.delta.open(version)
@@ -304,7 +307,8 @@ class TopicLog:
         """The state of a topic that was never made, for the commit that makes it; or of one that was made just now.
         Raises LogDirError where Delta's log has files all the same: it was lost in part.
         """
-        if (other := self._other_spelling()) is not None:
+        other = self._other_spelling()
+        if other is not None:
             raise TopicExistsError(
                 f"Topic {self.topic} cannot lie beside {other}: the disk does not tell the two names apart",
                 path=self.location,
@@ -456,7 +460,8 @@ class TopicLog:
         """The note of the commit that makes `version` of a state of the files `before`, to be written with the files
         that the commit adds: `contents`, by path.
         """
-        name, committed_ms = NoteName(version, f"{note.commit_id}-{note.attempt}"), wall_ms()
+        name = NoteName(version, f"{note.commit_id}-{note.attempt}")
+        committed_ms = wall_ms()
         paths = [file.path for file in before]
         return note_file(self.topic, name, note.operation, paths, change, contents, committed_ms)
 

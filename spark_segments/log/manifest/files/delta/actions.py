@@ -225,14 +225,16 @@ def is_fence(actions: Sequence[Action]) -> bool:
 
 def check_readable(protocol: Mapping[str, Any], location: str) -> None:
     """Raises FormatVersionError for a table that asks its readers for more than this package knows."""
-    version, features = protocol.get("minReaderVersion", 1), protocol.get("readerFeatures") or []
+    version = protocol.get("minReaderVersion", 1)
+    features = protocol.get("readerFeatures") or []
     if version > READER_VERSION or features:
         raise _unknown("read", "minReaderVersion", READER_VERSION, version, features, location)
 
 
 def check_writable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], location: str) -> None:
     """Raises FormatVersionError for a table that asks its writers for what this package does not do."""
-    version, features = protocol.get("minWriterVersion", 1), protocol.get("writerFeatures") or []
+    version = protocol.get("minWriterVersion", 1)
+    features = protocol.get("writerFeatures") or []
     if version > WRITER_VERSION or features:
         raise _unknown("written", "minWriterVersion", WRITER_VERSION, version, features, location)
     # Version 2 of the protocol includes two features, which a table turns on in its metaData.

@@ -401,7 +401,8 @@ def log_files(storage: Storage, directory: str) -> LogFiles:
     listing = _commits_of(storage, directory).listing()
     files = LogFiles(listing.numbers, {}, [])
     for info in listing.others:
-        if match := _CHECKPOINT_NAME.match(info.path.rpartition("/")[2]):
+        match = _CHECKPOINT_NAME.match(info.path.rpartition("/")[2])
+        if match:
             files.checkpoints.setdefault(int(match.group(1)), []).append(info)
         else:
             files.others.append(info)
