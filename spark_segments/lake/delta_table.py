@@ -41,6 +41,9 @@ CHECKPOINT_INTERVAL = 10
 _POSITION = "userMetadata"  # Delta's name for what a user says of a commit
 _RESTORE = "RESTORE"
 
+_JOINED_BYTES = 128 << 20
+"""About how large a file gets that others are joined to."""
+
 
 class TableBeside:
     """The `TableFormat` of Delta, and the `Tables`."""
@@ -220,6 +223,12 @@ class TableBeside:
         except FileExistsError:
             return False
         return True
+
+    def join_files(self) -> int | None:
+        # Without positions: delta-rs may put it behind a commit of another writer since, which has newer ones.
+        with _failures(self.storage, "optimized"):
+            metrics = self._table.optimize.compact(target_size=_JOINED_BYTES)
+        return int(metrics["numFilesRemoved"])
 
     def tidy(self) -> None:
         """Makes a checkpoint of this version, where it is time for one."""

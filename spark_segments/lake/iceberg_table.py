@@ -274,6 +274,9 @@ class IcebergTable:
             spec_id=self._table.spec().spec_id,
         )
 
+    def join_files(self) -> int | None:
+        return None  # pyiceberg cannot replace files by files of the same rows
+
     def tidy(self) -> None:
         """Nothing: the catalog deletes old metadata by the table's properties."""
 

@@ -27,7 +27,9 @@ from spark_segments.values.batches import FormatColumns
 ROW_GROUP_BYTES = 64 << 20
 """A file is written in groups of rows of so many bytes in memory, or of ROW_GROUP_ROWS."""
 
-ROW_GROUP_ROWS = 1 << 20
+ROW_GROUP_ROWS = 1 << 17
+"""Readers leave out groups by their bounds, and read several groups at once."""
+
 UNDATED = "timestamp.errors"
 """An option beside formats: null for timestamps that a table cannot have, fail (the default) for an error."""
 

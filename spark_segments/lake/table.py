@@ -9,6 +9,7 @@ An update is planned (table_plan.py), its files are written (rows.py), and a com
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
     SegmentsError,
+    StorageError,
     UnknownTopicError,
 )
 from spark_segments.execution import run_tasks, task_slots
@@ -43,6 +45,13 @@ WAVE_BYTES_A_SLOT = 1 << 30
 work of its last wave only."""
 
 
+SMALL_FILE_BYTES = 16 << 20
+"""A file below it costs a reader about as much to open as to read."""
+
+MANY_SMALL_FILES = 16
+"""From so many small files of a day on, `maintain` optimizes a table: its hourly runs make as many."""
+
+
 @observed_job("table")
 def table(
     log: LogDirectory,
@@ -65,6 +74,7 @@ def table(
     table_format: str | None = None,
     catalog: str | None = None,
     forget_table: bool = False,
+    optimize_from: int | None = None,
 ) -> Report:
     """Brings the table at `table_uri` to what may be read of the topic now, and makes it where there is none.
 
@@ -97,6 +107,9 @@ def table(
     The topic notes the table, so that queries read it and the log as one. With `forget_table` the note goes, and
     nothing else is done. A follower and a directory of Kafka's note nothing.
 
+    `optimize_from`: where so many files of a day, or of the table, are smaller than 16 MiB after the update, they are
+    joined by Delta's OPTIMIZE. Iceberg's library has none.
+
     A report's line has the offsets [start, end) that were added. `details` has by topic: `version` of the table, `why`
     its rows were looked at, files_added, files_removed, rows_added, rows_removed, rows. A topic that fails has a
     line, as in `Report`: CommitConflictError where other commits to the table come first every time.
@@ -127,6 +140,8 @@ def table(
             tables = place.tables(storage)
             if not existing or tables.open(storage) is not None:
                 _update(call, place, name, wave_bytes, now_ms)
+                if optimize_from is not None and not dry_run:
+                    _optimize(call, tables.open(storage), name, optimize_from)
         except SegmentsError as error:
             if isinstance(error, InvalidOptionError) and len(names) == 1:
                 raise
@@ -162,3 +177,21 @@ def _note(call: TableCall, place: TablePlace, topic: str, table: TableFormat | N
         note_table(call.log, topic, NotedTable.at(place, table, table.settings))
     except SegmentsError as error:
         call.report.warn(f"{topic}: no query reads the table with the log, for the topic cannot note it: {error}")
+
+
+def _optimize(call: TableCall, table: TableFormat | None, topic: str, least_files: int) -> None:
+    """Joins small files of a table, where there are so many of them."""
+    if table is None:
+        return
+    by_day = Counter(file.day for file in table.files() if file.size < SMALL_FILE_BYTES)
+    if max(by_day.values(), default=0) < least_files:
+        return
+    try:
+        joined = table.join_files()
+    except StorageError as error:  # the table has all records, in more files
+        call.report.warn(str(error))
+        return
+    if joined is None:
+        call.report.warn(f"{topic}: pyiceberg joins no files: Spark's rewrite_data_files does")
+    else:
+        call.report.details[topic]["files_joined"] = joined

@@ -299,6 +299,12 @@ class TableFormat(Protocol):
     def commit(self, commit: TableCommit) -> bool:
         """Puts the next version; False where another commit has its number, or this one whose reply was lost."""
 
+    def join_files(self) -> int | None:
+        """Joins small files to larger ones of the same rows, by a commit of the format's own library, and returns how
+        many files were joined; None where that library has no such commit. Raises StorageError, also where another
+        commit came first.
+        """
+
     def tidy(self) -> None:
         """Does what the format wants of its writers from time to time."""
 

@@ -14,6 +14,7 @@ from spark_segments import LogDir
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.lake.as_one import as_one
 from spark_segments.lake.noted import TABLES, NotedTable
+from spark_segments.lake.table import MANY_SMALL_FILES
 from spark_segments.lake.table_plan import Reason
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
 from spark_segments.polars import scan_topic
@@ -353,6 +354,32 @@ def test_a_table_that_is_gone_is_no_error(orders, uri):
     shutil.rmtree(uri)
     assert halves(orders) == {None: False, "latest": False}
     assert "it is gone" in half_of(orders).why
+
+
+def test_small_files_are_joined_and_the_table_goes_on(orders, uri):
+    for number in range(5):
+        append(orders, (b"k%d" % number, b"1"))
+        update(orders, uri)
+    assert update(orders, uri, optimize_from=99).get("files_joined") is None
+    assert update(orders, uri, optimize_from=2)["files_joined"] == len(list(Path(uri).glob("part-*"))) - 1
+    assert len(DeltaTable(uri).file_uris()) == 1
+    append(orders, (b"a", b"2"))
+    assert halves(orders) == {None: True, "latest": True}
+    assert update(orders, uri)["why"] is None
+    assert halves(orders) == {None: True, "latest": True}
+
+
+def test_maintain_joins_many_small_files_of_a_table(log, uri):
+    log.create_topic("orders")
+    for number in range(MANY_SMALL_FILES - 1):
+        append(log, (b"k%d" % number, b"1"))
+        update(log, uri)
+    log.maintain(table_uri=uri)
+    assert len(DeltaTable(uri).file_uris()) == MANY_SMALL_FILES - 1
+    append(log, (b"z", b"1"))
+    log.maintain(table_uri=uri)
+    assert len(DeltaTable(uri).file_uris()) == 1
+    assert halves(log) == {None: True, "latest": True}
 
 
 # The note

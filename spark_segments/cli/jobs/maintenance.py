@@ -263,6 +263,7 @@ def table(
     forget: bool = flag("Every row of --key that the topic no longer has leaves the archive, erased or not."),
     alike: bool = flag("Rows without bytes of their typed key leave the archive if they are read as a --key is."),
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
+    optimize: bool = flag("Join small files of a Delta table after the run."),
     forget_table: bool = flag("Queries of the topic read TABLE no longer. Nothing else is done, and TABLE stays."),
 ) -> None:
     """Keeps a Delta or Iceberg table beside a topic: its records as columns, for any program that reads Parquet.
@@ -295,6 +296,7 @@ def table(
         formats=values.of_values("timestamp.errors"), keys=key_bytes(key, key_base64), forget=forget, alike=alike,
         table_format=table_format, catalog=catalog,
         table_options=parse_overrides(table_storage) if table_storage else None, forget_table=forget_table,
+        optimize_from=2 if optimize else None,
     )  # fmt: skip
 
 
@@ -340,7 +342,8 @@ def maintain(
 
     With --table the tables that `segments table` has made there are brought
     in step first, so that an archive has what the jobs take, and once more
-    before vacuum. Topics without a table are passed over.
+    before vacuum. Topics without a table are passed over. A Delta table with
+    16 or more files of a day below 16 MiB is optimized then.
 
     The index of keys is kept for the topics that have one (`segments index`).
 
