@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_NAMES = 44
-MOST_MEMBERS = 248
+MOST_MEMBERS = 249
 
 MEMBERS = (
     (
@@ -34,7 +34,7 @@ MEMBERS = (
     (
         "Scan",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
-        "batches columns columns_of coverage decoders of of_keys offsets parts read schema select selection "
+        "batches columns columns_of coverage decoders keys_of of of_keys offsets parts read schema select selection "
         "to_pandas to_reader to_table where",
     ),
     (

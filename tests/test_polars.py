@@ -68,7 +68,9 @@ simple = st.one_of(
     compared("timestamp", times, moment),
     st.lists(st.integers(0, 3), max_size=3).map(lambda numbers: pl.col("partition").is_in(numbers)),
     st.just(pl.col("value").is_null()),
-    st.just(pl.col("key") == b"3"),
+    st.builds(lambda key: pl.col("key") == key, st.sampled_from([b"3", b"16", b"", b"none"])),
+    st.builds(lambda key: pl.lit(key) != pl.col("key"), st.sampled_from([b"3", b"16"])),
+    st.lists(st.sampled_from([b"1", b"5", b"none", None]), max_size=3).map(lambda keys: pl.col("key").is_in(keys)),
 )
 predicates = st.recursive(
     simple,
@@ -105,7 +107,7 @@ def test_conditions_choose_what_is_read(log, reads):
     frame.filter((pl.col("partition") == 1) & (pl.col("offset") >= 90) & (pl.col("key") == b"1")).select(
         "value"
     ).collect()
-    assert reads[-1].offsets == {1: ((90, 100),)}
+    assert reads[-1].offsets == {1: ((90, 100),)} and reads[-1].selection.keys == (b"1",)
     assert set(reads[-1].schema.names) == {"value", "partition", "offset", "key"}
 
 

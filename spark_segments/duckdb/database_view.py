@@ -15,7 +15,7 @@ import pyarrow.dataset
 import pyarrow.fs
 from deltalake.fs import DeltaStorageHandler
 
-from spark_segments.duckdb.topic_table import TopicTable
+from spark_segments.duckdb.topic_table import Narrowed, TopicTable
 from spark_segments.lake.as_one import AsOne, TableHalf
 from spark_segments.log import Scan
 
@@ -37,9 +37,9 @@ class TableReading:
 class DatabaseView:
     """The view of a topic, of all records or of the `kind` latest. `records`: what it reads of the log.
 
-    `ask` gives the newest snapshot, as the log alone has it: what is read until `read_as` says otherwise. `threads` and
-    `json` as for a `TopicTable`. `opens_files`: whether statements may name files, so that DuckDB's own reader is used;
-    else, and in an object store, Arrow's reads the files.
+    `ask` gives the newest snapshot, as the log alone has it: what is read until `read_as` says otherwise. `narrowed`,
+    `threads` and `json` as for a `TopicTable`. `opens_files`: whether statements may name files, so that DuckDB's own
+    reader is used; else, and in an object store, Arrow's reads the files.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class DatabaseView:
         topic: str,
         kind: str | None,
         ask: Callable[[], Scan],
+        narrowed: Narrowed,
         threads: int | None,
         json: Collection[str],
         *,
@@ -57,8 +58,8 @@ class DatabaseView:
         self._connection, self.topic, self.kind, self.name = connection, topic, kind, name
         self._ask, self._json, self._opens_files = ask, json, opens_files
         self._one: AsOne | None = None
-        self.records = TopicTable(lambda: self._scan("tail"), threads, json)
-        self._keys = TopicTable(lambda: self._scan("tail_keys"), threads)
+        self.records = TopicTable(lambda: self._scan("tail"), narrowed, threads, json)
+        self._keys = TopicTable(lambda: self._scan("tail_keys"), narrowed, threads)
         self._reading: TableReading | None = None
         self._is_made = False
 

@@ -19,6 +19,7 @@ import pyarrow.dataset
 from spark_segments.duckdb.database_view import DatabaseView
 from spark_segments.duckdb.statement_process import MOST_BYTES, StatementProcess
 from spark_segments.errors import InvalidOptionError, MissingExtraError, QueryError, SegmentsError
+from spark_segments.face.conditions import narrowed
 from spark_segments.face.logdir import LogDir
 from spark_segments.lake.as_one import AsOne, OpenTables, as_one
 from spark_segments.log import Scan
@@ -326,7 +327,8 @@ class TopicDatabase:
             for name, kind in ((topic, None), (topic + _LATEST_SUFFIX, _LATEST)):
                 if name not in self._views:
                     ask = partial(self._scan, topic, kind)
-                    place = self._connection, topic, kind, ask, self._threads, self._json
+                    narrowing = partial(narrowed, self._log, formats=self._formats)
+                    place = self._connection, topic, kind, ask, narrowing, self._threads, self._json
                     self._views[name] = DatabaseView(*place, name=name, opens_files=self._opens_files)
                 self._views[name].make()
         is_latest_named = _LATEST_SUFFIX in query.casefold()

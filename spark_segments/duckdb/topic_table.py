@@ -11,6 +11,9 @@ import pyarrow.dataset
 from spark_segments.errors import SegmentsError
 from spark_segments.log import Scan
 
+Narrowed = Callable[[Scan, pc.Expression], Scan]
+"""Leaves out of a scan what a condition says that the query does not need."""
+
 _CHEAP = ("partition", "offset")
 _JSON = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
 
@@ -23,9 +26,12 @@ class TopicTable(pa.dataset.Dataset):  # type: ignore[misc]
     query goes.
     """
 
-    def __init__(self, scan: Callable[[], Scan], threads: int | None, json: Collection[str] = ()) -> None:
+    def __init__(
+        self, scan: Callable[[], Scan], narrowed: Narrowed, threads: int | None, json: Collection[str] = ()
+    ) -> None:
         """`scan`: of all columns, as the topic is when it is asked. `json`: the columns whose format is JSON."""
         self._ask = scan
+        self.scan_of = narrowed
         self.threads = threads
         self._json = json
         self.begin()
@@ -81,8 +87,8 @@ class _TableScan:
             scan = table.scan
             names = set(columns)
             if condition is not None:
-                scan = scan.where(condition)
                 names |= scan.columns_of(condition)
+                scan = table.scan_of(scan, condition)
             for batch in scan.select(name for name in table.schema.names if name in names).to_reader(table.threads):
                 # Of a batch in which no row is left, pyarrow before 21 makes an IndexError; of a table, an empty one.
                 parts = [batch] if condition is None else pa.Table.from_batches([batch]).filter(condition).to_batches()

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import MissingExtraError
+from spark_segments.face.conditions import narrowed
 from spark_segments.face.logdir import LogDir
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.lake.as_one import AsOne, as_one
@@ -46,8 +47,9 @@ def scan_topic(
 
     The snapshot is the newest at the time of this call, or that of the `version` or `timestamp`. It stays the same
     whenever and however often the frame is collected. A query reads the columns it uses and stops at its `head`.
-    Conditions on partition, offset and timestamp limit what is read; other conditions filter the rows that were read.
-    Rows come partition by partition and by offset.
+    Conditions on partition, offset and timestamp, and on key (`==`, `is_in`, also joined by `|`), limit what is read;
+    other conditions filter the rows that were read. An index of keys is asked where there is one. Rows come partition
+    by partition and by offset.
 
     Where the topic knows a table (`segments table`), the frame is of the table's files, which Polars reads, and of the
     log's tail, as long as they are the topic's records; a warning says why they are not. Its rows come in no order.
@@ -68,20 +70,22 @@ def scan_topic(
         one = as_one(log, scan, formats)
         if one.why is not None:
             _logger.warning("topic %s is read by its log alone: %s", topic, one.why)
-    return frame_of(one, _schema(scan), partial(_log_frame, threads=threads))
+    return frame_of(one, _schema(scan), partial(_log_frame, log=log, formats=formats, threads=threads))
 
 
 def _schema(scan: Scan) -> pl.Schema:
     return _frame(scan.schema.empty_table()).schema
 
 
-def _log_frame(scan: Scan, threads: int | None) -> pl.LazyFrame:
+def _log_frame(scan: Scan, log: LogDir, formats: Mapping[str, str] | None, threads: int | None) -> pl.LazyFrame:
     """The frame of a scan of the log."""
-    return register_io_source(partial(_frames, scan, threads), schema=_schema(scan), is_pure=True)
+    narrowing = partial(narrowed, log, formats=formats)
+    return register_io_source(partial(_frames, scan, narrowing, threads), schema=_schema(scan), is_pure=True)
 
 
 def _frames(
     scan: Scan,
+    narrowing: Callable[..., Scan],
     threads: int | None,
     with_columns: list[str] | None,
     predicate: pl.Expr | None,
@@ -92,8 +96,8 @@ def _frames(
     names = with_columns if with_columns is not None else scan.schema.names
     used = names if predicate is None else [*names, *predicate.meta.root_names()]
     # The first rows of a range are not the first rows of the topic.
-    condition = None if predicate is None or n_rows is not None else condition_of(predicate)
-    scan = scan if condition is None else scan.where(condition)
+    condition = None if predicate is None or n_rows is not None else condition_of(predicate, scan.schema)
+    scan = scan if condition is None else narrowing(scan, condition)
     left = n_rows
     for batch in scan.select(used).to_reader(threads):
         frame = _frame(batch) if used else pl.DataFrame(height=batch.num_rows)
@@ -129,41 +133,40 @@ _COMPARED: dict[str, Callable[[Any, Any], pc.Expression]] = {
 _PER_MICROSECOND = {"Nanoseconds": 1000, "Microseconds": 1}
 
 
-def condition_of(predicate: pl.Expr) -> pc.Expression | None:
-    """What a predicate asks of partition, offset and timestamp, as Arrow says it; None: nothing that is understood.
+def condition_of(predicate: pl.Expr, schema: pa.Schema) -> pc.Expression | None:
+    """What a predicate asks of partition, offset, timestamp and key, as Arrow says it; None: nothing that is known.
 
     Whatever satisfies the predicate satisfies the condition.
     """
-    return _condition(json.loads(predicate.meta.serialize(format="json")))
+    return _condition(json.loads(predicate.meta.serialize(format="json")), schema)
 
 
-def _condition(node: Any) -> pc.Expression | None:
+def _condition(node: Any, schema: pa.Schema) -> pc.Expression | None:
     match node:
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
-            return _both(_condition(left), _condition(right))
+            return _both(_condition(left, schema), _condition(right, schema))
         case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
-            first = _condition(left)
-            second = _condition(right)
+            first = _condition(left, schema)
+            second = _condition(right, schema)
             return None if first is None or second is None else first | second
         case {"BinaryExpr": {"left": {"Column": name}, "op": operation, "right": {"Literal": literal}}}:
-            return _compared(name, operation, literal)
+            return _compared(name, operation, literal, schema)
         case {"BinaryExpr": {"left": {"Literal": literal}, "op": operation, "right": {"Column": name}}}:
-            return _compared(name, _FLIPPED.get(operation, ""), literal)
+            return _compared(name, _FLIPPED.get(operation, ""), literal, schema)
         case {
             "Function": {
                 "input": [{"Column": name}, {"Literal": low}, {"Literal": high}],
                 "function": {"Boolean": {"IsBetween": _}},
             }
         }:  # of an open interval as of the closed one, which has more
-            return _both(_compared(name, "GtEq", low), _compared(name, "LtEq", high))
+            return _both(_compared(name, "GtEq", low, schema), _compared(name, "LtEq", high, schema))
         case {
             "Function": {
-                "input": [{"Column": "partition"}, {"Literal": {"Scalar": {"List": values}}}],
-                "function": {"Boolean": {"IsIn": _}},
+                "input": [{"Column": name}, {"Literal": {"Scalar": {"List": stream}}}],
+                "function": {"Boolean": {"IsIn": {"nulls_equal": False}}},
             }
         }:
-            numbers = _numbers(values)
-            return None if numbers is None else pc.field("partition").isin(numbers)
+            return _among(name, stream, schema)
     return None
 
 
@@ -171,8 +174,11 @@ def _both(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expre
     return first & second if first is not None and second is not None else second if first is None else first
 
 
-def _compared(name: str, operation: str, literal: Any) -> pc.Expression | None:
+def _compared(name: str, operation: str, literal: Any, schema: pa.Schema) -> pc.Expression | None:
     """`name operation literal`."""
+    if name == "key" and operation == "Eq":
+        key = _key(literal, schema)
+        return None if key is None else pc.field(name) == key
     if name == "timestamp":
         time_us = _time_us(literal)
         if time_us is None or operation not in _COMPARED:
@@ -189,6 +195,46 @@ def _compared(name: str, operation: str, literal: Any) -> pc.Expression | None:
         return _COMPARED[operation](pc.field(name), pa.scalar(number, RECORD_SCHEMA.field(name).type))
     except (OverflowError, pa.ArrowInvalid):  # beyond any that a record can have
         return None
+
+
+def _among(name: str, stream: list[int], schema: pa.Schema) -> pc.Expression | None:
+    """`name` is one of the values of a list, which Polars writes as an Arrow stream."""
+    if name not in ("partition", "key"):
+        return None
+    with pa.ipc.open_stream(bytes(stream)) as batches:
+        column = batches.read_all().column(0).combine_chunks()
+    values = column.flatten() if pa.types.is_nested(column.type) else column
+    if name == "partition" and pa.types.is_integer(values.type):
+        return pc.field(name).isin(values.cast(pa.int64()).drop_null())
+    key_type = schema.field("key").type
+    if name == "key" and any(is_kind(key_type) and is_kind(values.type) for is_kind in (_is_bytes, _is_text)):
+        return pc.field(name).isin(values.cast(key_type).drop_null())  # views of bytes cannot drop theirs
+    return None
+
+
+def _key(literal: Any, schema: pa.Schema) -> pa.Scalar | None:
+    """A literal as a key, where it is of the keys' type."""
+    key_type = schema.field("key").type
+    match literal:
+        case {"Scalar": {"Binary": [*numbers]}} if _is_bytes(key_type):
+            return pa.scalar(bytes(numbers), key_type)
+        case {"Scalar": {"String": str(text)}} if _is_text(key_type):
+            return pa.scalar(text, key_type)
+    number = _integer(literal)
+    if number is None or not pa.types.is_integer(key_type):
+        return None
+    try:
+        return pa.scalar(number, key_type)
+    except (OverflowError, pa.ArrowInvalid):  # beyond any that a key can have
+        return None
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _integer(literal: Any) -> int | None:
@@ -209,11 +255,3 @@ def _time_us(literal: Any) -> int | None:
                 return number * 1000
             return number // _PER_MICROSECOND[unit] if unit in _PER_MICROSECOND else None
     return None
-
-
-def _numbers(stream: list[int]) -> pa.Array | None:
-    """The numbers of a list, which Polars writes as an Arrow stream; None where they are no integers."""
-    with pa.ipc.open_stream(bytes(stream)) as batches:
-        column = batches.read_all().column(0).combine_chunks()
-    values = column.flatten() if pa.types.is_nested(column.type) else column
-    return values.drop_null().cast(pa.int64()) if pa.types.is_integer(values.type) else None

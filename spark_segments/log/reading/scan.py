@@ -126,6 +126,15 @@ class Scan(Prints):
         ranges = index.of_keys(self.snapshot, self.offsets, sorted_keys)
         return replace(self, offsets=ranges.offsets, selection=selection, coverage=ranges.coverage)
 
+    def keys_of(self, condition: pc.Expression) -> frozenset[bytes | str | int] | None:
+        """The values of the column key for which a condition can hold, of the column's type; None: any."""
+        from spark_segments.log.reading.condition_keys import keys_of_condition
+
+        names = self.columns_of(condition)
+        if "key" not in names:
+            return None
+        return keys_of_condition(condition, pa.schema([self.schema.field(name) for name in sorted(names)]))
+
     def columns_of(self, condition: pc.Expression) -> frozenset[str]:
         """The names of the columns that a condition looks at."""
         from spark_segments.log.reading.pruning import columns_of_condition
