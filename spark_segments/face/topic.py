@@ -176,6 +176,7 @@ class Topic(Prints):
         formats: Mapping[str, str] | None = None,
         value_type: str = "binary",
         keys: Keys | None = None,
+        times: tuple[Time | None, Time | None] | str | None = None,
     ) -> Scan:
         """The records of the snapshot, partition by partition and by offset, as a value that reads them in any form.
 
@@ -193,6 +194,10 @@ class Topic(Prints):
         key.format in which each value has one encoding. An index of the
         topic's keys (`spark_segments.keys.index`) says where they are; offsets that it does not have are scanned. So
         the records are those of a full scan with or without an index, and `Scan.coverage` says what was looked at.
+
+        `times`: (start, end exclusive), None where there is no bound, or a text START..END: exactly the records with a
+        timestamp in the range, in whatever order they lie. Segments that can have none are not read. Of the view latest
+        these are the newest records of their keys that have such a timestamp.
         """
         from spark_segments.log import Scan, Selection
 
@@ -202,6 +207,7 @@ class Topic(Prints):
         selection = Selection(names, isolation, view, include_control, include_tombstones, value_type)
         decoders = self.decoders(formats) if formats else None
         scan = Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
+        scan = scan if times is None else scan.of_times(times)
         return scan if keys is None else scan.of_keys(self.key_bytes(keys, formats), self.log.key_offsets)
 
     def to_spark(

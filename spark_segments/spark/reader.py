@@ -127,6 +127,7 @@ class Reader(Versioned, DataSourceReader):
             isolation=options.isolation_level,
             view=Selection.LATEST_VIEW if options.latest else None,
             include_tombstones=options.include_tombstones,
+            times=options.times,
         )
         scan = Scan.of(self._storage, self._snapshots[topic], None, offsets, selection, readers)
         return scan.select(self._schema.names)

@@ -104,6 +104,7 @@ def test_a_template_shows_typed_values_as_text(segments, uri):
         ("--partition", 1, "--offset", 5),
         ("--key", "k7"),
         ("--from-time", START_MS + 100, "--to-time", START_MS + 301),
+        ("--times", f"{START_MS + 100}..{START_MS + 301}"),
         ("--end-offset", 4),
         ("-n", 13),
         ("-n", 0),
@@ -123,6 +124,24 @@ def test_a_count_is_that_of_the_lines(segments, uri, options):
 def test_what_is_counted_is_not_printed(run, uri, options):
     ran = run("consume", uri, "orders", "--count", *options)
     assert ran.code == 1 and "Records that are counted are not printed" in ran.error
+
+
+def test_times_are_exactly_those_of_the_records_also_of_late_ones(run, segments, tmp_path):
+    uri = tmp_path / "late"
+    segments("topic", "create", uri, "clicks")
+    times = [START_MS + number * 1000 - (number % 6 == 0) * 5000 for number in range(60)]
+    LogDir.open(str(uri)).topic("clicks").append(
+        [{"value": str(number), "timestamp": time} for number, time in enumerate(times)]
+    )
+    start, end = START_MS + 10_000, START_MS + 20_000
+
+    lines = segments("consume", uri, "clicks", "--times", f"{start}..{end}").lines
+
+    assert lines == [str(number) for number, time in enumerate(times) if start <= time < end]
+    tail = segments("consume", uri, "clicks", "--times", f"..{end}", "--tail", 2).lines
+    assert tail == [str(number) for number, time in enumerate(times) if time < end][-2:]
+    ran = run("consume", uri, "clicks", "--times", f"{start}..", "--group", "audit")
+    assert ran.code == 1 and "--times" in ran.error
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 7, 59, 60, 100])

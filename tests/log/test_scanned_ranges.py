@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
+from spark_segments.errors import InvalidOptionError
 from spark_segments.log import Scan, Selection
 from spark_segments.log.reading.clip import borders
 from spark_segments.maintenance import compact, roll
@@ -18,6 +19,7 @@ from tests.examples import examples
 from verification.world.kafka_bytes.golden_files import golden_dir
 from verification.world.topics import DAY_MS, live
 
+HOUR_MS = 3_600_000
 FOREVER_MS = str(10**12)
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "600"}
 SHARED_PARTITIONS = 9
@@ -65,6 +67,15 @@ def logs(tmp_path_factory) -> dict[str, tuple[LogDir, str]]:
     for first in range(0, 60, 20):
         append(log, range(first, first + 20), SHARED_PARTITIONS)
     assert any(row.is_shared for row in live(log, "t"))
+    log = create("late records", config={"segment.bytes": "600", "segment.ms": "1"})
+    for hour in range(6):  # one in six is half an hour late
+        times = [hour * HOUR_MS + minute * 100_000 - (minute % 6 == 0) * HOUR_MS // 2 for minute in range(36)]
+        keys = [b"k%d" % (number % 7) for number in range(len(times))]
+        moments = pa.array([(10**12 + time_ms) * 1000 for time_ms in times], pa.timestamp("us", "UTC"))
+        log.topic("t").append(
+            pa.table({"key": keys, "value": [b"v"] * len(times), "timestamp": moments}),
+            options=ProducerOptions("none", 200),
+        )
     for name, topic in (("txn-0", "txn"), ("broker-data/payments-0", "payments")):
         made[name] = LogDir.open(str(golden_dir(name))), topic
     return made
@@ -160,6 +171,57 @@ def test_a_condition_on_ranges_loses_no_record_for_which_it_holds(logs, name, da
     places = [(row["partition"], row["offset"]) for row in found]
     assert {(row["partition"], row["offset"]) for row in met} <= set(places)
     assert [row for row in every if (row["partition"], row["offset"]) in set(places)] == found
+
+
+@pytest.mark.parametrize("name", [*NAMES, "late records"])
+@pytest.mark.parametrize("view", [None, "latest"])
+@examples(20)
+@given(data=st.data())
+def test_a_scan_of_times_has_exactly_the_records_of_a_full_scan_with_these_times(logs, name, view, data):
+    log, topic = logs[name]
+    handle = log.topic(topic)
+    every = handle.scan(view=view).to_table()
+    times_ms = sorted(set(pa.compute.floor_temporal(every["timestamp"], unit="millisecond").cast("int64").to_pylist()))
+    times_ms = [time_us // 1000 for time_us in times_ms]
+    around = st.sampled_from([*times_ms, *(time_ms + 1 for time_ms in times_ms)]) if times_ms else st.just(0)
+    start, end = sorted((data.draw(around), data.draw(around)))
+    bounds = (data.draw(st.sampled_from([None, start])), data.draw(st.sampled_from([None, end])))
+    mask = pa.array([True] * every.num_rows, pa.bool_())
+    moments = [None if bound is None else pa.scalar(bound * 1000, pa.timestamp("us", "UTC")) for bound in bounds]
+    if moments[0] is not None:
+        mask = pa.compute.and_(mask, pa.compute.greater_equal(every["timestamp"], moments[0]))
+    if moments[1] is not None:
+        mask = pa.compute.and_(mask, pa.compute.less(every["timestamp"], moments[1]))
+    expected = every.filter(mask)
+
+    scan = handle.scan(view=view, times=bounds)
+
+    assert scan.to_table().equals(expected)
+    assert scan.select(["offset"]).to_table()["offset"].equals(expected["offset"])
+    parts = scan.parts(data.draw(st.none() | st.integers(60, 3000)))
+    assert rows(Scan.read(log.storage, parts)) == expected.to_pylist()
+
+
+def test_only_segments_that_can_have_a_record_of_the_times_are_read(logs):
+    log, topic = logs["late records"]
+    segments = live(log, topic)
+    least, most = min(row.min_timestamp_ms for row in segments), max(row.max_timestamp_ms for row in segments)
+    scan = log.topic(topic).scan(times=(least + HOUR_MS, least + 2 * HOUR_MS))
+    read = {part.segment.base_offset for part in scan.parts()}
+    can = {
+        row.base_offset
+        for row in segments
+        if row.max_timestamp_ms >= least + HOUR_MS and row.min_timestamp_ms < least + 2 * HOUR_MS
+    }
+    assert read == can and 0 < len(read) < len(segments)
+    assert not list(log.topic(topic).scan(times=(most + 1, None)).parts())
+
+
+@pytest.mark.parametrize("times", [(1,), "2026-01-01", (5, 4), "a..b", 7])
+def test_what_is_no_range_of_times_is_an_error(logs, times):
+    log, topic = logs["chunks"]
+    with pytest.raises(InvalidOptionError):
+        log.topic(topic).scan(times=times)
 
 
 def test_a_scan_is_clipped_where_it_meets_the_snapshot(logs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.reading.time_range import TimeRange
 from spark_segments.spark.options import read_options, write_options
 
 # (option, attribute of ReadOptions, default, {given: meaning}, values that are refused)
@@ -33,6 +34,17 @@ READER = [
             "2023-11-14": 1_699_920_000_000,
         },
         ["yesterday", "-1", "2023-13-01"],
+    ),
+    (
+        "times",
+        "times",
+        None,
+        {
+            "1700000000000..1700000000001": TimeRange(1_700_000_000_000, 1_700_000_000_001),
+            "2023-11-14..": TimeRange(1_699_920_000_000, None),
+            "..2023-11-14T22:13:20Z": TimeRange(None, 1_700_000_000_000),
+        },
+        ["2023-11-14", "a..b", "2..1", "1..2..3"],
     ),
     (
         "isolation.level",

@@ -161,6 +161,15 @@ def test_times_bound_a_read(load):
     assert offsets(frame) == {0: [16, 17], 1: [16, 17]}
 
 
+def test_times_are_exactly_those_of_the_records(load):
+    start, end = START_MS + 20_000, START_MS + 25_000
+    frame = load(subscribe="orders", times=f"{start}..{end}", minPartitions=3)
+    everything = load(subscribe="orders")
+    moment = "cast(timestamp as double) * 1000"
+    assert_df_equality(frame, everything.where(f"{moment} >= {start} and {moment} < {end}"), ignore_row_order=True)
+    assert frame.count() > 0
+
+
 def test_several_topics_by_name_and_by_pattern(load):
     counts = load(subscribePattern="o.*").groupBy("topic").count().collect()
     assert {row.topic: row["count"] for row in counts} == {"orders": 110, "other": 5}

@@ -62,6 +62,9 @@ class Reading:
     end_offset: int | None = option("Stop before this offset.")
     from_time: str | None = FROM_TIME
     to_time: str | None = TO_TIME
+    times: str | None = option(
+        "Exactly the records of these times, end exclusive, in whatever order they lie.", metavar="START..END"
+    )
     max_messages: int | None = option("Stop after this number of records.", "-n", min=0)
     count: bool = flag("Print how many records there are, in place of the records.")
     follow: bool = flag("Wait for more records, until Ctrl-C, SIGTERM or --max-messages.")
@@ -118,8 +121,10 @@ class Reading:
                 "A reader that follows, or reads in a group, ends at the log end",
                 expected="no --end-offset, --to-time, --version or e@TIME",
             )
-        if self.group is not None and (self.tail is not None or self.key is not None):
-            raise InvalidOptionError("A group has read all before its positions", expected="no --tail and no --key")
+        has_gaps = self.tail is not None or self.key is not None or self.times is not None
+        if self.group is not None and has_gaps:
+            expected = "no --tail, --key and --times"
+            raise InvalidOptionError("A group has read all before its positions", expected=expected)
 
     def _check_latest(self) -> None:
         if self.latest and self.key is None:
@@ -219,6 +224,7 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
             view="latest" if reading.latest else None,
             isolation=reading.isolation_level,
             formats=formats if columns is None or compares_decoded else None,
+            times=reading.times,
         )
         if reading.key is not None and by_bytes:
             scan = scan.of_keys(asked.key_bytes(reading.key, formats), log.key_offsets)
@@ -268,7 +274,10 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     %S their lengths, -1 for null, %R that of the value as four bytes.
 
     TIME is milliseconds since 1970, an ISO time, today, yesterday, or such as
-    `2 hours ago`; in UTC where there is no zone.
+    `2 hours ago`; in UTC where there is no zone. --from-time and --to-time are
+    Kafka's rule: offsets from the first record that is as late on, so a late
+    record can be missing and an early one there. --times are exactly the
+    records of a range.
 
     At a terminal, control characters of a record are shown escaped; a pipe or a
     file gets its bytes.
@@ -296,7 +305,7 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     Example: segments consume /data/log orders --follow --group audit
     Example: segments consume /data/log orders --key ada@example.org
     Example: segments consume /data/log orders --key ada@example.org --latest
-    Example: segments consume /data/log orders --from-time yesterday --count
+    Example: segments consume /data/log orders --times yesterday..today --count
     """
     log = location.open()
     handle = log.topic(topic, reading.version)

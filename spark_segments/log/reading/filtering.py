@@ -1,22 +1,36 @@
-"""Some rows of a batch of records: those of a mask, and those with some keys."""
+"""Some rows of a batch of records: those of a mask, those with some keys, and those of a range of times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.log.reading.time_range import TimeRange
+
 _VIEW = pa.binary(16)  # a view, as bytes
 
 
-def with_keys(
-    batches: Iterator[pa.RecordBatch], keys: Sequence[bytes], columns: Sequence[str]
+def matching(
+    batches: Iterator[pa.RecordBatch],
+    columns: Sequence[str],
+    keys: Sequence[bytes] | None,
+    times: TimeRange | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with any of the keys, of batches that have the column key, and of these the `columns` alone."""
-    among = pa.array(keys, pa.binary())
+    """The rows with any of the keys (None: all) and a time in the range (None: all), and of these the `columns` alone.
+
+    The batches have the column key where keys are given, and timestamp where times are.
+    """
+    among = None if keys is None else pa.array(keys, pa.binary())
     for batch in batches:
-        mask = pc.is_in(batch.column("key"), value_set=among)
+        masks = []
+        if among is not None:
+            masks.append(pc.is_in(batch.column("key"), value_set=among))
+        if times is not None:
+            masks.append(times.mask(batch.column("timestamp")))
+        mask = reduce(pc.and_, masks)
         if mask.true_count:
             chosen = batch.select(columns)
             yield chosen if mask.true_count == batch.num_rows else filtered(chosen, mask)

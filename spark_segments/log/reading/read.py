@@ -17,7 +17,7 @@ from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.format.walk import BORDER_BYTES, WINDOW_BYTES
 from spark_segments.format.window import Window
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.log.reading.filtering import with_keys
+from spark_segments.log.reading.filtering import matching
 from spark_segments.log.reading.isolation import load_aborted
 from spark_segments.log.reading.scan_plan import Part, ScanPart, Selection, cut
 from spark_segments.log.segment.file import LookUp, SegmentFile
@@ -38,18 +38,21 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
 
     Raises CorruptBatchError for damaged bytes, and for an .index whose entries would pass records over.
     """
-    columns = part.selection.columns
-    keys = part.selection.keys
-    if keys is None:
+    selection = part.selection
+    columns = selection.columns
+    keys = selection.keys
+    times = selection.times
+    if keys is None and times is None:
         yield from _all_records(storage, part)
         return
-    if "key" not in columns:
-        part = replace(part, selection=replace(part.selection, columns=(*columns, "key")))
-    yield from with_keys(_all_records(storage, part), keys, columns)
+    compared = [*(() if keys is None else ("key",)), *(() if times is None else ("timestamp",))]
+    needed = tuple(dict.fromkeys([*columns, *compared]))
+    part = replace(part, selection=replace(selection, columns=needed))
+    yield from matching(_all_records(storage, part), columns, keys, times)
 
 
 def _all_records(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
-    """The records of a part, whatever their keys."""
+    """The records of a part, whatever their keys and times."""
     segment = part.segment
     selection = part.selection
     start_offset, end_offset = part.start_offset, part.end_offset

@@ -19,9 +19,10 @@ from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, clipped
 from spark_segments.log.reading.read import Indexes, pieces_of, read_part
 from spark_segments.log.reading.scan_plan import EVERYTHING, Part, ScanPart, Selection
+from spark_segments.log.reading.time_range import TimeRange
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES
 from spark_segments.printing import Printed, Prints
-from spark_segments.quantities import Bytes
+from spark_segments.quantities import Bytes, Time
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -135,6 +136,12 @@ class Scan(Prints):
             return None
         return keys_of_condition(condition, pa.schema([self.schema.field(name) for name in sorted(names)]))
 
+    def of_times(self, times: tuple[Time | None, Time | None] | str) -> Scan:
+        """The same scan of the records with a timestamp in the range alone: (start, end exclusive), None where there is
+        no bound, or a text START..END. Segments that can have none are not read.
+        """
+        return replace(self, selection=replace(self.selection, times=TimeRange.of(times)))
+
     def columns_of(self, condition: pc.Expression) -> frozenset[str]:
         """The names of the columns that a condition looks at."""
         from spark_segments.log.reading.pruning import columns_of_condition
@@ -224,7 +231,7 @@ class Scan(Prints):
         fields |= {"view": chosen.view} if chosen.view is not None else {}
         facts = fields | {"isolation": chosen.isolation, "columns": ", ".join(self.schema.names)}
         rows = [
-            [number, start, end, Bytes(_file_bytes(self.snapshot, number, start, end))]
+            [number, start, end, Bytes(_file_bytes(self.snapshot, number, start, end, chosen.times))]
             for number, ranges in sorted(self.offsets.items())
             for start, end in ranges
         ]
@@ -284,8 +291,9 @@ def _records(storage: Storage, part: ScanPart) -> Iterator[pa.RecordBatch]:
     return read_across(storage, part)
 
 
-def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int) -> int:
-    """The bytes of the files that have any of these offsets."""
+def _file_bytes(snapshot: Snapshot, partition: int, start: int, end: int, times: TimeRange | None) -> int:
+    """The bytes of the files that have any of these offsets, and can have a record of these times."""
     live = snapshot.live_table(partition)
+    live = live if times is None else times.segments(live)
     base, following = (live.column(name).to_numpy() for name in ("base_offset", "next_offset"))
     return int(live.column("log_bytes").to_numpy()[(base < end) & (following > start)].sum())

@@ -21,6 +21,7 @@ from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, borders
 from spark_segments.log.reading.isolation import TransactionIndex, transaction_indexes
+from spark_segments.log.reading.time_range import TimeRange
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
 
 OPEN_COST_BYTES = 1 << 20  # cost of opening a file in bytes, as spark.sql.files.openCostInBytes
@@ -42,7 +43,8 @@ class Selection:
 
     `columns`: names of RECORD_SCHEMA, in the wanted order. `isolation`: READ_UNCOMMITTED or READ_COMMITTED. `view`:
     None, or LATEST_VIEW, which alone can leave out tombstones and never has control records. `value_type`: BINARY or
-    BINARY_VIEW. `keys`: records with any of these keys alone; None: all records.
+    BINARY_VIEW. `keys`: records with any of these keys alone; None: all records. `times`: records with a timestamp in
+    this range alone; of a view, the records of the view that have such a timestamp.
     """
 
     LATEST_VIEW: ClassVar = "latest"
@@ -56,11 +58,13 @@ class Selection:
     include_tombstones: bool = True
     value_type: str = BINARY
     keys: tuple[bytes, ...] | None = None
+    times: TimeRange | None = None
 
     @property
     def is_of_batches(self) -> bool:
         """Whether it needs nothing but what comes from the headers of batches. A view looks at keys, too."""
-        return self.view is None and self.keys is None and OF_BATCHES.issuperset(self.columns)
+        is_of_all = self.view is None and self.keys is None and self.times is None
+        return is_of_all and OF_BATCHES.issuperset(self.columns)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.columns if name not in RECORD_SCHEMA.names]
@@ -167,7 +171,9 @@ class _Planner:
         """The parts of a partition, made one by one. The ranges lie in the log, and none is empty."""
         selection = self.selection
         live = self.snapshot.live_table(partition)
-        transactions = self._transactions(live)
+        transactions = self._transactions(live)  # of all segments: a marker can be younger than the range
+        if selection.times is not None:
+            live = selection.times.segments(live)
         for start, end in ranges:
             segments = _overlapping(live, start, end)
             if not transactions and selection.is_of_batches:

@@ -13,6 +13,7 @@ from functools import partial
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.reading.time_range import EXAMPLE, TimeRange
 from spark_segments.log.typed import value_provider
 from spark_segments.quantities import duration_ms, iso_ms, size_bytes
 from spark_segments.spark.options.limits import EARLIEST, LATEST_OFFSET, Limit, check_order, limit_of, refuse_word
@@ -38,6 +39,7 @@ DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
 # What a batch read alone can be asked for, and what to do instead.
 _NO_END = "A stream has no end: stop the query, or start it with trigger(availableNow=True)"
 _NO_PAST = "A stream reads the topic as it grows; startingOffsets and startingTimestamp say where it begins"
+_NO_TIMES = "Filter the column timestamp in the query; startingTimestamp says where a stream begins"
 _NO_VIEW = "Aggregate in the query, as by max_by(value, offset) for each key"
 _REFUSED_BY_STREAMS = {
     "endingOffsets": _NO_END,
@@ -45,6 +47,7 @@ _REFUSED_BY_STREAMS = {
     "endingOffsetsByTimestamp": _NO_END,
     "versionAsOf": _NO_PAST,
     "timestampAsOf": _NO_PAST,
+    "times": _NO_TIMES,
     "view": _NO_VIEW,
 }
 
@@ -71,6 +74,7 @@ READER_OPTIONS = (
     "failOnDataLoss",
     "versionAsOf",
     "timestampAsOf",
+    "times",
     "isolation.level",
     "view",
     "includeTombstones",
@@ -110,7 +114,8 @@ class LogDirLocation:
 class ReadOptions:
     """What a reader was asked for; None stands for no limit.
 
-    `version` or `timestamp_ms` say as of when the topic is read. `latest`: the newest record of each key alone.
+    `version` or `timestamp_ms` say as of when the topic is read. `latest`: the newest record of each key alone. `times`:
+    the records with a timestamp in this range alone.
     """
 
     location: LogDirLocation
@@ -129,6 +134,7 @@ class ReadOptions:
     formats: dict[str, str]
     latest: bool = False
     include_tombstones: bool = True
+    times: TimeRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +233,7 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
         timestamp_ms=timestamp_ms,
         latest=latest,
         include_tombstones=values.flag("includeTombstones", True),
+        times=values.parsed("times", _times, f"START..END, such as {EXAMPLE}, either of which may be missing"),
         isolation_level=values.choice("isolation.level", (READ_UNCOMMITTED, READ_COMMITTED), READ_UNCOMMITTED),
         formats=_formats(values),
     )
@@ -288,6 +295,14 @@ def _quantity(parse: Callable[[str], int], at_least: int = 0) -> Callable[[str],
 
 
 _SPARK_SIZE = _quantity(partial(size_bytes, kilobyte=1024), at_least=1)  # MB, too, are powers of 1024
+
+
+def _times(text: str) -> TimeRange:
+    """Raises ValueError for what is no range of times."""
+    try:
+        return TimeRange.of(text)
+    except InvalidOptionError:
+        raise ValueError(text) from None
 
 
 def _as_of(values: OptionValues, topics: Topics) -> tuple[int | None, int | None]:
