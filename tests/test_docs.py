@@ -287,7 +287,15 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name():
     inside = {"storage", "defaults", "uri", "is_kafka", "manifest", "decoders", "values"}
     inside |= {"of", "schema", "select", "parts", "read", "columns", "of_times"}
     of_the_core = {"snapshot", "directories", "is_there", "named", "known", "check_writable"}
-    of_the_core |= {"note_follower", "known_followers", "selected", "is_marked", "check_apart"}
+    of_the_core |= {
+        "note_follower",
+        "known_followers",
+        "selected",
+        "is_marked",
+        "check_apart",
+        "hinting",
+        "key_offsets",
+    }
     of_engines = {"where", "columns_of"}
     for cls, inherited, inner in ((LogDir, LogDirectory, of_the_core), (Topic, Topic, set()), (Scan, Scan, of_engines)):
         fields = set(getattr(cls, "__dataclass_fields__", ()))
