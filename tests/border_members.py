@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 MOST_NAMES = 44
-<<<<<<< HEAD
-MOST_MEMBERS = 249
-=======
-MOST_MEMBERS = 250
->>>>>>> b8ccf4f7 (scan, consume, options: a read by record time has exactly the records of a range of times)
+MOST_MEMBERS = 251
 
 MEMBERS = (
     (
@@ -38,12 +34,8 @@ MEMBERS = (
     (
         "Scan",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
-<<<<<<< HEAD
-        "batches columns columns_of coverage decoders keys_of of of_keys offsets parts read schema select selection "
-=======
-        "batches columns columns_of coverage decoders of of_keys of_times offsets parts read schema select selection "
->>>>>>> b8ccf4f7 (scan, consume, options: a read by record time has exactly the records of a range of times)
-        "to_pandas to_reader to_table where",
+        "batches columns columns_of coverage decoders keys_of of of_keys of_times offsets parts read schema select "
+        "selection to_pandas to_reader to_table where",
     ),
     (
         "Selection",

@@ -285,7 +285,7 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name():
     listed = {tuple(line.split("`")[1].split(".")) for line in lines}
     # What jobs and engines ask for: no user needs it.
     inside = {"storage", "defaults", "uri", "is_kafka", "manifest", "decoders", "values"}
-    inside |= {"of", "schema", "select", "parts", "read", "columns", "of_times"}
+    inside |= {"of", "schema", "select", "parts", "read", "columns", "of_times", "key_bytes"}
     of_the_core = {"snapshot", "directories", "is_there", "named", "known", "check_writable"}
     of_the_core |= {
         "note_follower",
@@ -296,7 +296,7 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name():
         "hinting",
         "key_offsets",
     }
-    of_engines = {"where", "columns_of"}
+    of_engines = {"where", "columns_of", "keys_of"}
     for cls, inherited, inner in ((LogDir, LogDirectory, of_the_core), (Topic, Topic, set()), (Scan, Scan, of_engines)):
         fields = set(getattr(cls, "__dataclass_fields__", ()))
         names = {name for name in vars(cls) | vars(inherited) if not name.startswith("_")} - fields - inside - inner
