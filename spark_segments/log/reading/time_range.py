@@ -11,7 +11,6 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.fields import FIRST_MS, LAST_MS
 from spark_segments.quantities import Time, moment_ms, wall_ms
 
-
 EXAMPLE = "2026-01-31..2026-02-01"
 """A day, as a text."""
 

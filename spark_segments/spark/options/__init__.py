@@ -114,8 +114,8 @@ class LogDirLocation:
 class ReadOptions:
     """What a reader was asked for; None stands for no limit.
 
-    `version` or `timestamp_ms` say as of when the topic is read. `latest`: the newest record of each key alone. `times`:
-    the records with a timestamp in this range alone.
+    `version` or `timestamp_ms` say as of when the topic is read. `latest`: the newest record of each key alone.
+    `times`: the records with a timestamp in this range alone.
     """
 
     location: LogDirLocation
