@@ -25,42 +25,38 @@ MOST_BROADCAST_OFFSETS = 100_000
 
 def frame_of(spark: SparkSession, one: AsOne, formats: Mapping[str, str]) -> DataFrame:
     """The records of a topic, of one snapshot, with the columns of Spark's Kafka source and their headers."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as columns
-
-    scan, half = one.scan, one.half
+    scan = one.scan
+    half = one.half
     if half is None:
         return _log_frame(spark, scan, formats)
     readers = {} if scan.decoders is None else {scan.snapshot.topic: scan.decoders}
     schema = record_schema(True, typed_schema(readers))
     rows = _rows(spark, half, schema)
     if half.is_latest and one.has_tail:
-        keys = _log_frame(spark, one.tail_keys, {})
-        keys = keys.select(*(columns.col(name).alias(f"tail_{name}") for name in ("partition", "key")))
-        if sum(end - start for ranges in one.tail.offsets.values() for start, end in ranges) <= MOST_BROADCAST_OFFSETS:
-            keys = columns.broadcast(keys)
-        same = columns.col(half.key_column) == columns.col("tail_key")
-        if not one.across:
-            same = same & (columns.col("partition") == columns.col("tail_partition"))
-        rows = rows.join(keys, same, "left_anti")
-    constants = {"topic": scan.snapshot.topic, "timestampType": half.timestamp_type}
-    rows = rows.select(
-        *(
-            columns.lit(constants[field.name]).cast(field.dataType).alias(field.name)
-            if field.name in constants
-            else columns.col(field.name)
-            for field in schema
-        )
-    )
+        rows = _without_keys_of_tail(spark, rows, one, half.key_column)
+    # Topics have no quotes in their names.
+    constants = {"topic": f"'{scan.snapshot.topic}'", "timestampType": str(half.timestamp_type)}
+    names = schema.names
+    rows = rows.selectExpr(*(f"{constants[name]} AS {name}" if name in constants else f"`{name}`" for name in names))
     if one.has_tail:
-        rows = rows.unionAll(_log_frame(spark, one.tail, formats).select(*schema.names))
+        rows = rows.unionAll(_log_frame(spark, one.tail, formats).select(*names))
     if scan.selection.view is not None and not half.is_latest:
-        newest = Window.partitionBy("partition", "key").orderBy(columns.col("offset").desc())
-        rows = rows.where("key IS NOT NULL").withColumn("place", columns.row_number().over(newest))
-        rows = rows.where("place = 1").select(*schema.names)
+        newest = "row_number() OVER (PARTITION BY partition, key ORDER BY offset DESC) AS place"
+        rows = rows.where("key IS NOT NULL").selectExpr("*", newest).where("place = 1").select(*names)
         if not scan.selection.include_tombstones:
             rows = rows.where("value IS NOT NULL")
     return rows
+
+
+def _without_keys_of_tail(spark: SparkSession, rows: DataFrame, one: AsOne, key_column: str) -> DataFrame:
+    """The rows of a latest table that no record of the tail outdoes."""
+    keys = _log_frame(spark, one.tail_keys, {}).selectExpr("partition AS tail_partition", "key AS tail_key")
+    if sum(end - start for ranges in one.tail.offsets.values() for start, end in ranges) <= MOST_BROADCAST_OFFSETS:
+        keys = keys.hint("broadcast")
+    same = rows[key_column] == keys["tail_key"]
+    if not one.across:
+        same = same & (rows["partition"] == keys["tail_partition"])
+    return rows.join(keys, same, "left_anti")
 
 
 def _rows(spark: SparkSession, half: TableHalf, schema: StructType) -> DataFrame:

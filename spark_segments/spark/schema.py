@@ -36,7 +36,12 @@ def as_given(schema: StructType) -> StructType | pa.Schema:
     Sail (0.7), which runs this code in its own process, makes Arrow types of Spark's without a time zone, and pyspark
     refuses that for timestamps. Spark takes no Arrow schema.
     """
-    return to_arrow_schema(schema) if "pysail" in sys.modules else schema
+    return to_arrow_schema(schema) if is_on_sail() else schema
+
+
+def is_on_sail() -> bool:
+    """Whether this process is a server of Sail's, or one of its workers."""
+    return "pysail" in sys.modules
 
 
 def record_schema(include_headers: bool, columns: pa.Schema = RECORD_SCHEMA) -> StructType:

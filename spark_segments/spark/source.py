@@ -24,7 +24,7 @@ from spark_segments.spark.options import (
     write_options,
 )
 from spark_segments.spark.options.ignored import ignored_by_reader, ignored_by_stream, ignored_by_writer
-from spark_segments.spark.schema import as_given, as_struct, record_schema, typed_schema
+from spark_segments.spark.schema import as_given, as_struct, is_on_sail, record_schema, typed_schema
 from spark_segments.spark.shown_errors import without_traceback
 from spark_segments.spark.tables import query_options, table_options, with_options
 from spark_segments.spark.worker import freeze_imports
@@ -87,6 +87,10 @@ class Source:
         readers, self._readers = self._readers, {}
         if snapshots is None:
             snapshots, readers = _opened(options)
+        if is_on_sail():
+            from spark_segments.spark.sail_reader import SailReader
+
+            return SailReader(options, snapshots, schema, readers)
         return Reader(options, snapshots, schema, readers)
 
     @without_traceback

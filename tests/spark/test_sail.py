@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -143,3 +145,34 @@ def test_a_wrong_option_is_one_clear_error(sail, log):
         load(sail, log.uri, "t", startingOfsets="earliest").count()
     with pytest.raises(PySparkException, match="never overwritten"):
         sail.sql("SELECT 'a' AS value").write.format("segments").mode("overwrite").option("topic", "t").save(log.uri)
+
+
+def test_filters_choose_what_is_read_and_every_row_that_they_mean_comes(sail, log):
+    log.create_topic("t", 2, {"segment.bytes": "2000"})
+    for first in range(0, 400, 40):
+        numbers = range(first, first + 40)
+        rows = [{"value": b"%d" % number, "partition": number % 2, "timestamp": number * 60_000} for number in numbers]
+        log.topic("t").append(rows)
+    conditions = {
+        "offset >= 150": 100, "offset between 10 and 19 and partition = 1": 10, "partition in (1, 7)": 200,
+        "offset < 5 and offset > 5": 0, "offset = 3 or partition = 0": 201,
+        "timestamp >= timestamp '1970-01-01 05:00:00 UTC'": 100,
+        "timestamp < timestamp '1970-01-01 01:00:00 UTC' and timestamp >= timestamp '1970-01-01 00:30:00 UTC'": 30,
+    }  # fmt: skip
+    frame = load(sail, log.uri, "t")
+    assert {condition: frame.where(condition).count() for condition in conditions} == conditions
+    damaged = next(path for path in sorted(Path(log.uri).rglob("*.log")) if "-0" in str(path))
+    damaged.write_bytes(b"")
+    assert frame.where("partition = 1").count() == 200  # of partition 0 nothing is read
+
+
+@pytest.mark.parametrize("kind", [{}, {"view": "latest"}], ids=["plain", "latest"])
+def test_a_topic_and_its_table_are_one(sail, log, tmp_path, kind):
+    log.create_topic("t", 2)
+    log.topic("t").append([{"key": b"%d" % number, "value": b"%d" % number} for number in range(20)])
+    assert not table(log, topics=["t"], table_uri=str(tmp_path / "table"), **kind).failed
+    log.topic("t").append([{"key": b"1", "value": b"x"}, {"key": b"new", "value": None}])
+    topic = log.topic("t")
+    frame = topic.to_spark(sail, **kind)
+    assert frame.count() == topic.scan(**kind).to_table().num_rows
+    assert in_order(frame.toArrow().cast(RECORD_SCHEMA)) == in_order(topic.scan(**kind).to_table())
