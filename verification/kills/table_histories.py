@@ -27,19 +27,26 @@ from spark_segments import LogDir
 from spark_segments.lake.table_format import TablePositions
 from spark_segments.maintenance import compact, erase, restore, retain, roll
 from verification.kills.as_one_rows import check_duckdb, check_polars
-from verification.kills.table_rows import COLUMNS, by_place, content, iceberg_table, readable, update
+from verification.kills.table_rows import by_place, columns_of, content, iceberg_table, readable, rows_of, update
 from verification.world.small_limits import small_limits
 from verification.world.topics import append
 
 DAY_MS = 86_400_000
+TYPED = {"key.format": "json", "key.schema": "id int", "key.errors": "null"}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "by day": {"partition_by": "day"},
     "latest": {"view": "latest"},
     "archive": {"archive": True},
+    "archive by day": {"archive": True, "partition_by": "day"},
+    "typed latest": {"view": "latest", "formats": TYPED},
+    "typed archive": {"archive": True, "formats": TYPED},
+    "typed archive by day": {"archive": True, "formats": TYPED, "partition_by": "day"},
 }
 STEPS = 12
 KEYS = [f"key-{number:04d}".encode() for number in range(12)]
+TYPED_KEYS = [*(b'{"id":%d}' % n for n in range(5)), *(b'{"id":%d,"tenant":"x"}' % n for n in range(5)), b"bad", b"0"]
+"""Each number twice, and keys that are no such object: alike in the column key, and told apart by their bytes."""
 
 Rows = list[dict[str, Any]]
 
@@ -47,8 +54,8 @@ Rows = list[dict[str, Any]]
 class DeltaSide:
     """A Delta table as delta-rs has it, and what other programs do to it."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri, self._seen = uri, -1
+    def __init__(self, uri: str, key: str) -> None:
+        self.uri, self.key, self._seen = uri, key, -1
 
     def commits(self) -> list[tuple[int, TablePositions]]:
         """Those that have come since the last call, each with the positions that it says."""
@@ -61,7 +68,8 @@ class DeltaSide:
         return [(version, position) for version, position in found if position is not None]
 
     def rows(self, version: int) -> Rows:
-        return DeltaTable(self.uri, version=version).to_pyarrow_table(columns=COLUMNS).to_pylist()
+        table = DeltaTable(self.uri, version=version).to_pyarrow_table(columns=columns_of(self.key))
+        return rows_of(table, self.key)
 
     def files(self) -> list[str]:
         return [uri.removeprefix("file://") for uri in DeltaTable(self.uri).file_uris()]
@@ -72,7 +80,7 @@ class DeltaSide:
 
     def tidy(self, choose: random.Random) -> None:
         table = DeltaTable(self.uri)
-        choose.choice([table.optimize.compact, lambda: table.optimize.z_order(["key"]), table.create_checkpoint])()
+        choose.choice([table.optimize.compact, lambda: table.optimize.z_order([self.key]), table.create_checkpoint])()
 
     def clean(self) -> None:
         DeltaTable(self.uri).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
@@ -81,8 +89,8 @@ class DeltaSide:
 class IcebergSide:
     """An Iceberg table as pyiceberg has it, and what other programs do to it."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri, self._seen = uri, {-1}
+    def __init__(self, uri: str, key: str) -> None:
+        self.uri, self.key, self._seen = uri, key, {-1}
 
     def commits(self) -> list[tuple[int, TablePositions]]:
         table, found = iceberg_table(self.uri), []
@@ -95,7 +103,8 @@ class IcebergSide:
         return [(version, position) for version, position in found if position is not None]
 
     def rows(self, version: int) -> Rows:
-        return iceberg_table(self.uri).scan(snapshot_id=version, selected_fields=tuple(COLUMNS)).to_arrow().to_pylist()
+        scan = iceberg_table(self.uri).scan(snapshot_id=version, selected_fields=tuple(columns_of(self.key)))
+        return rows_of(scan.to_arrow(), self.key)
 
     def files(self) -> list[str]:
         tasks = iceberg_table(self.uri).scan().plan_files()
@@ -106,7 +115,7 @@ class IcebergSide:
 
     def tidy(self, choose: random.Random) -> None:
         if iceberg_table(self.uri).current_snapshot() is not None:
-            rewrite(self.uri)
+            rewrite(self.uri, self.key)
 
     def clean(self) -> None:
         """Expires all snapshots but the last, and removes the files that no snapshot names."""
@@ -145,8 +154,8 @@ class _Replacing:
         return change.model_copy(update={"snapshot": change.snapshot.model_copy(update={"summary": summary})})
 
 
-def rewrite(uri: str) -> None:
-    """Rewrites the files of an Iceberg table: one for each of its partitions, with bounds of keys."""
+def rewrite(uri: str, key: str = "key") -> None:
+    """Rewrites the files of an Iceberg table: one for each of its partitions, with bounds of the column `key`."""
     table = iceberg_table(uri)
     table.catalog = _Replacing(table.catalog)
     partitions: dict[Any, list[DataFile]] = {}
@@ -159,8 +168,8 @@ def rewrite(uri: str) -> None:
             path = f"{uri}/data/{uuid.uuid4()}.parquet"
             Path(path).parent.mkdir(exist_ok=True)
             pq.write_table(rows, path)
-            field_id = table.schema().find_field("key").field_id
-            keys = [key for key in rows["key"].to_pylist() if key is not None] or [b""]
+            field_id = table.schema().find_field(key).field_id
+            keys = [text for text in rows[key].to_pylist() if text is not None] or [b""]
             for file in files:
                 snapshot.delete_data_file(file)
             snapshot.append_data_file(
@@ -179,7 +188,9 @@ class History:
     def __init__(self, directory: Path, table_format: str, seed: int) -> None:
         self.choose = choose = random.Random(seed)
         self.kind = choose.choice([*KINDS])
-        self.is_archive = self.kind == "archive"
+        self.is_archive = "archive" in self.kind
+        self.key = "key_bytes" if "typed" in self.kind else "key"
+        self.keys = TYPED_KEYS if "typed" in self.kind else KEYS
         self.directory = directory / table_format
         self.log = LogDir.create(str(directory / "log"))
         self.counts: Counter[str] = Counter()
@@ -197,7 +208,9 @@ class History:
         self.erased.clear()
         if self.is_archive or not hasattr(self, "uri"):  # an archive follows one topic
             self.uri = str(self.directory / f"table-{uuid.uuid4().hex[:6]}")
-            self.side = (IcebergSide if self.directory.name == "iceberg" else DeltaSide)(self.uri)
+            self.side = (IcebergSide if self.directory.name == "iceberg" else DeltaSide)(self.uri, self.key)
+            self.named: set[bytes] = set()  # the keys that the archive has lost
+            self.before: set[tuple[int, int]] = set()  # places of records of before an erasure of their key
             self.kept: dict[tuple[int, int], dict[str, Any]] = {}
             self.reached: dict[int, int] = {}
             self.back: dict[int, tuple[dict, dict]] = {}  # the commits that a table may be taken back to
@@ -210,9 +223,14 @@ class History:
             return readable(self.log, view=KINDS[self.kind].get("view"))
         return by_place(self.kept.values())
 
-    def _keep(self, keys: Iterable[bytes]) -> None:
+    def _keep(self, keys: Iterable[bytes], *, forget: bool) -> None:
+        """What came after the erasure of its key stays, also when that leaves the topic by retention."""
         there = {(row["partition"], row["offset"]): row for row in readable(self.log)}
-        self.kept = {place: row for place, row in self.kept.items() if place in there or row["key"] not in keys}
+        self.kept = {
+            place: row
+            for place, row in self.kept.items()
+            if place in there or row["key"] not in keys or (place not in self.before and not forget)
+        }
         news = {place: row for place, row in there.items() if place[1] >= self.reached.get(place[0], 0)}
         self.kept |= news
         self.reached = {number: end for number, (_, end) in self.log.topic("orders").offsets().items()}
@@ -232,27 +250,31 @@ class History:
         with small_limits(TABLE_PART_BYTES=1, TABLE_WAVE_BYTES=self.choose.choice([1, 1 << 30])):
             update(self.log, self.uri, **KINDS[self.kind], keys=keys, **options, progress=progress)
         if self.is_archive:
-            self._keep(keys)
+            self._keep(keys, forget=bool(options.get("forget")))
         rows = self.expected()
         for version, position in self.side.commits():
             expected = rows
-            if self.kind != "latest":
+            if "latest" not in self.kind:
                 expected = [row for row in rows if row["offset"] < position.end(row["partition"])]
             assert by_place(self.side.rows(version)) == expected, f"commit {version} of the table"
             self.back[version] = (dict(self.kept), dict(self.reached))
             self.counts["commits"] += 1
-        assert content(self.uri) == rows, "the table"
+        assert self.now() == rows, "the table"
         self.check_erased(self.side.files())
+
+    def now(self) -> Rows:
+        """The rows of the table's newest version."""
+        return content(self.uri, self.key)
 
     def check_erased(self, files: Iterable[str | Path]) -> None:
         gone = self.erased - {row["key"] for row in self.expected()}
         for file in files:
-            assert gone.isdisjoint(pq.read_table(file, columns=["key"]).column("key").to_pylist()), file
+            assert gone.isdisjoint(pq.read_table(file, columns=[self.key]).column(self.key).to_pylist()), file
             self.counts["files without erased keys"] += bool(gone)
 
     def append(self) -> None:
         pairs = [
-            (self.choose.choice(KEYS), self.choose.choice([None, b"", b"%d" % self.choose.randrange(99)]))
+            (self.choose.choice(self.keys), self.choose.choice([None, b"", b"%d" % self.choose.randrange(99)]))
             for _ in range(self.choose.choice([1, 3, 20]))
         ]
         times = [self.choose.randrange(3) * DAY_MS + self.log.storage.now_ms() for _ in pairs]
@@ -276,7 +298,7 @@ class History:
         retain(self.log, now_ms=self.log.storage.now_ms() + 20 * DAY_MS)
 
     def erase(self) -> None:
-        keys = self.choose.sample(KEYS, 2)
+        keys = self.choose.sample(self.keys, 2)
         if self.is_archive:
             self.update()
             if "delete" in self.config["cleanup.policy"] and self.choose.random() < 0.5:  # all records leave
@@ -286,6 +308,8 @@ class History:
             topic = {row["key"] for row in readable(self.log)}
             if left := sorted({row["key"] for row in self.kept.values()} - topic):
                 keys = self.choose.choice([keys, self.choose.sample(left, min(2, len(left)))])
+        self.before |= {place for place, row in self.kept.items() if row["key"] in keys}
+        self.named.update(keys)
         before = self.log.topic("orders").snapshot.version
         erase(self.log, topics=["orders"], keys=keys)
         self.oldest = self.log.topic("orders").snapshot.version
@@ -295,11 +319,26 @@ class History:
         self.back.clear()
         self.erased.update(keys)
         if is_noted:
+            if self.choose.random() < 0.5:
+                self.append_keys(keys)
             self.update(keys if self.is_archive else ())
         else:
             self.counts["rows forgotten"] += sum(row["key"] in keys for row in self.kept.values())
             self.update(keys, forget=True)
         self.counts["erasures" if is_noted else "erasures of what had left"] += 1
+
+    def append_keys(self, keys: Iterable[bytes]) -> None:
+        """Records of keys that were erased a moment ago."""
+        append(self.log, *((key, b"new") for key in keys))
+        self.erased.difference_update(keys)
+        self.counts["appends after an erasure"] += 1
+
+    def name_again(self) -> None:
+        """The keys of earlier erasures are named once more, when their newer records may have left the topic."""
+        if self.is_archive and self.named:
+            self.retain()
+            self.update(self.choose.sample(sorted(self.named), 1))
+            self.counts["keys named again"] += 1
 
     def restore(self) -> None:
         version = self.choose.randint(self.oldest, self.log.topic("orders").snapshot.version)
@@ -321,7 +360,7 @@ class History:
             version = self.choose.choice([*self.back])
             self.side.back_to(version)
             self.kept, self.reached = self.back[version]
-            self.back = {one: state for one, state in self.back.items() if one <= version or self.kind != "archive"}
+            self.back = {one: state for one, state in self.back.items() if one <= version or not self.is_archive}
             self.counts["taken back by others"] += 1
             self.update()
             self.back.clear()  # of Iceberg's snapshots only ancestors can be gone back to
@@ -334,13 +373,13 @@ class History:
             self.side.clean()
             self.back.clear()
             self.check_erased(path for path in Path(self.uri).rglob("*.parquet") if path.parent.name != "_delta_log")
-            assert content(self.uri) == self.expected()
+            assert self.now() == self.expected()
             self.counts["cleaned by others"] += 1
 
     def run(self) -> Counter[str]:
         often = [self.append] * 6 + [self.update] * 4 + [self.others_tidy] * 2
         seldom = [self.clean, self.delete_records, self.retain, self.erase, self.restore, self.create_again]
-        seldom += [self.add_partitions, self.others_take_back, self.others_clean]
+        seldom += [self.name_again, self.add_partitions, self.others_take_back, self.others_clean]
         for _ in range(STEPS):
             step = self.choose.choice([*often, *seldom])
             step()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
@@ -34,10 +35,23 @@ def iceberg_table(uri: str) -> Table:
     return catalog.load_table(Path(uri).parts[-2:])
 
 
-def content(uri: str) -> list[Row]:
+def columns_of(key: str) -> list[str]:
+    """The columns of a record, its key in the column `key`: a typed table may have its bytes as key_bytes."""
+    return [key if name == "key" else name for name in COLUMNS]
+
+
+def rows_of(table: pa.Table, key: str) -> list[Row]:
+    """Rows with the columns of a record, whatever the column of the key is."""
+    return table.rename_columns(["key" if name == key else name for name in table.column_names]).to_pylist()
+
+
+def content(uri: str, key: str = "key") -> list[Row]:
+    """The rows of a table now, in the order of their places."""
     if is_iceberg(uri):
-        return by_place(iceberg_table(uri).scan(selected_fields=COLUMNS).to_arrow().to_pylist())
-    return by_place(DeltaTable(uri).to_pyarrow_table(columns=COLUMNS).to_pylist())
+        table = iceberg_table(uri).scan(selected_fields=tuple(columns_of(key))).to_arrow()
+    else:
+        table = DeltaTable(uri).to_pyarrow_table(columns=columns_of(key))
+    return by_place(rows_of(table, key))
 
 
 def readable(log: LogDir, topic: str = "orders", view: str | None = None) -> list[Row]:
