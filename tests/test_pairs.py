@@ -25,6 +25,7 @@ WITNESSES = {
     "an-import-of-another-replica": "imported: import replica",
     "an-import-behind-captures": "captured: import",
     "an-export-and-a-roll-in-several": "deleted: export and import, roll small",
+    "an-archive-read-in-place-of-its-topic": "archived: empty by size",
     "an-archive-after-partitions-were-added": "archived: add partitions, erase",
 }
 """What met, and the shortest history in which it once went wrong."""

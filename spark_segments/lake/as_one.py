@@ -215,10 +215,12 @@ def _half(
     files = table.files()
     if any("://" in file.path or file.path.startswith("/") for file in files):
         raise _Unfit("files of it lie elsewhere")
+    # A table's run takes out what is below the log start; an archive's keeps it.
+    cut_at = {} if settings.archive else before.log_starts
     starts = {
         number: start
         for number, (start, _) in scan.snapshot.offset_bounds().items()
-        if start > before.log_starts.get(number, 0) and number in before.positions
+        if start > cut_at.get(number, 0) and number in before.positions
     }
     timestamp_type = facts.timestamp_types[0] if facts.timestamp_types else 0
     return TableHalf(table, files, settings.view is not None, starts, timestamp_type, key_column)

@@ -210,6 +210,21 @@ def test_after_a_compaction_a_latest_table_serves_and_others_wait_for_their_next
     assert halves(orders) == {None: True, "latest": True}
 
 
+@pytest.mark.parametrize("has_run", [False, True], ids=["before", "after"])
+def test_what_retention_took_from_the_topic_is_in_the_archive_alone(log, any_uri, has_run):
+    """Also when the archive has run since, and its positions name the log start of now."""
+    log.create_topic("orders", config={"retention.ms": "3600000"})
+    old_ms = log.storage.now_ms() - DAY_MS
+    append(log, (b"a", b"1"), (b"b", b"1"), timestamp=pa.array([old_ms, old_ms], pa.timestamp("ms", "UTC")))
+    update(log, any_uri, archive=True)
+    assert not any(report.failed for report in log.maintain(["orders"]))
+    append(log, (b"c", b"1"))
+    if has_run:
+        update(log, any_uri, archive=True)
+    assert halves(log)[None]
+    assert scan_topic(log.uri, "orders").collect()["key"].to_list() == [b"c"]
+
+
 @pytest.mark.parametrize("kind", ["plain", "latest", "archive"])
 def test_after_an_erasure_or_a_restore_the_log_is_read(orders, uri, kind):
     update(orders, uri, **KINDS[kind])

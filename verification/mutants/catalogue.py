@@ -1542,6 +1542,14 @@ MUTANTS = (
     ),
     Mutant(
         "pairs",
+        "a query reads what left the topic from its archive",
+        "lake/as_one.py",
+        "    cut_at = {} if settings.archive else before.log_starts\n",
+        "    cut_at = before.log_starts\n",
+        "tests/test_pairs.py::test_what_once_went_wrong_goes_right[an-archive-read-in-place-of-its-topic]",
+    ),
+    Mutant(
+        "pairs",
         "a key is looked for only where murmur2 puts it",
         "cli/records/consume.py",
         "        return [*range(len(topic.offsets()))] if self.partition is None else [self.partition]\n",
