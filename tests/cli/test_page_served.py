@@ -25,6 +25,7 @@ from spark_segments.cli.page.log_state import Begin, TopicsShown, first_topics, 
 from spark_segments.cli.page.render import page as front_page
 from spark_segments.cli.page.serve import server
 from spark_segments.cli.page.view import OVERDUE_MS
+from spark_segments.keys.job import index
 from spark_segments.log.groups.group import GroupLag
 from spark_segments.maintenance import roll
 from spark_segments.quantities import human_bytes
@@ -188,6 +189,42 @@ def test_a_filter_finds_what_a_scan_finds(serve, orders):
     assert client.get("/records", topic="orders", find="value 3").offsets[-1] == 3
     assert client.get("/records", topic="orders", find="key 77").offsets == [77]
     assert client.get("/records", topic="orders", find=ATTACK).offsets == []
+
+
+@pytest.mark.parametrize("state", ["none", "fresh", "stale"])
+def test_a_key_is_found_with_an_index_and_without(serve, log, state):
+    log.create_topic("users", 2)
+    for number in range(3):
+        keys = [None if row == 9 else f"user-{row % 7}" for row in range(60)]
+        log.topic("users").append([{"key": key, "value": f"{number} {row}"} for row, key in enumerate(keys)])
+    if state != "none":
+        index(log)
+    if state == "stale":
+        log.topic("users").append([{"key": "user-3", "value": "later"}, {"key": "user-33", "value": "other"}])
+    client = serve(log)
+    for key in ("user-3", "user", "none"):
+        expected = [row for row in log.topic("users").scan().to_table().to_pylist() if row["key"] == key.encode()]
+        page = client.get("/records", topic="users", key=key)
+        assert sorted(page.offsets) == sorted(row["offset"] for row in expected)
+        assert len(client.get("/records", topic="users", key=key, find="1 ").offsets) == sum(
+            b"1 " in row["value"] for row in expected
+        )
+        of_first = client.get("/records", topic="users", partition=0, key=key)
+        assert of_first.offsets == [row["offset"] for row in expected if row["partition"] == 0][::-1]
+        oldest = browse(log, "users", 0, after={0: 0}, only=RowFilter(key=key), most_records=3)
+        assert [row.offset for row in oldest.rows] == of_first.offsets[::-1][:3][::-1]
+    scanned = {"none": 180, "fresh": 0, "stale": 2}[state]
+    assert f"a search goes through {scanned}." in page.text
+
+
+def test_a_key_of_a_large_topic_is_few_bytes(log):
+    log.create_topic("wide")
+    for first in range(0, 4000, 500):
+        table = rows(500, first)
+        log.topic("wide").append(table.set_column(1, "value", pa.array([b"|%08d" % n * 500 for n in range(500)])))
+    index(log)
+    page = browse(log, "wide", 0, only=RowFilter(key="key 77"))
+    assert [row.offset for row in page.rows] == [77] and page.looked_at_bytes < 10_000 and page.older is None
 
 
 def test_a_field_of_json_is_a_filter(serve, log):

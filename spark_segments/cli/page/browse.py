@@ -7,22 +7,25 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.cli.records.value_text import textual
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log import offsets_for_times
 from spark_segments.values.batches import FormatColumns
+from spark_segments.values.options import has_one_encoding
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
     from spark_segments.face.topic import Topic
+    from spark_segments.log import KeyCoverage
 
 RECORDS_A_PAGE = 50
 MOST_BYTES = 64 << 20
@@ -69,18 +72,20 @@ class RecordRow:
 @dataclass(frozen=True, slots=True)
 class RowFilter:
     """Which records a page has. `find`: a text in the bytes of key or value. `field`: `user.city=Berlin`, a field of a
-    JSON value and its text.
+    JSON value and its text. `key`: the whole key, as text.
     """
 
     find: str = ""
     field: str = ""
+    key: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.find or self.field)
+        return bool(self.find or self.field or self.key)
 
     def query(self) -> dict[str, str]:
         """The filter as it stands in an address."""
-        return {name: text for name, text in (("find", self.find), ("field", self.field)) if text}
+        texts = {"find": self.find, "field": self.field, "key": self.key}
+        return {name: text for name, text in texts.items() if text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class RecordPage:
 
     `partition`: None where the partitions are shown together. `bounds`: {partition: (log start, log end)} of the shown
     partitions. `looked_at_bytes`: how many bytes were searched. `stopped`: the limit of bytes, and not the number of
-    records or an end of the log, ended the page.
+    records or an end of the log, ended the page. `coverage`: of a key, what the index of keys says of the whole log.
     """
 
     topic: str
@@ -102,6 +107,7 @@ class RecordPage:
     rows: tuple[RecordRow, ...]
     looked_at_bytes: int
     stopped: bool
+    coverage: KeyCoverage | None = None
 
     @property
     def older(self) -> Cursor | None:
@@ -156,7 +162,10 @@ def browse(
     cursor = (after if forward else before) or {}
     # A cursor in an address may be old: retention has passed it by now, or the topic was created again and is shorter.
     begins = {number: min(max(cursor.get(number, ends[number]), start), end) for number, (start, end) in bounds.items()}
-    walk = _Walk(log, handle, bounds, dict(begins), forward, row_filter, formats, most_records)
+    candidates = None
+    if row_filter.key:
+        candidates = _key_candidates(handle, bounds, row_filter.key, formats or {})
+    walk = _Walk(log, handle, bounds, dict(begins), forward, row_filter, formats, most_records, candidates)
     hits, is_stopped = walk.records(most_records, most_bytes)
     rows = [row for hit in hits for row in _rows(_decoded(log, topic, hit, formats), shown_bytes)]
     if forward:
@@ -172,7 +181,41 @@ def browse(
         rows=tuple(rows),
         looked_at_bytes=walk.looked_at,
         stopped=is_stopped,
+        coverage=None if candidates is None else candidates.coverage,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Where records of a key can be: {partition: ranges of offsets}, all that the index does not have included."""
+
+    key: bytes
+    offsets: Mapping[int, Sequence[tuple[int, int]]]
+    coverage: KeyCoverage | None
+
+    def next_range(self, partition: int, at: int, bound: int) -> tuple[int, int]:
+        """The nearest range between a place and a bound before or behind it; an empty one at the bound if there is
+        none.
+        """
+        low, high = sorted((at, bound))
+        ranges = [(max(start, low), min(end, high)) for start, end in self.offsets.get(partition, ())]
+        ranges = [(start, end) for start, end in ranges if start < end]
+        if not ranges:
+            return bound, bound
+        return ranges[0] if bound > at else ranges[-1]
+
+
+def _key_candidates(
+    topic: Topic, bounds: Mapping[int, tuple[int, int]], key: str, formats: Mapping[str, str]
+) -> _Candidates:
+    """Asks the index of a topic's keys. Raises InvalidOptionError for a text that is no key."""
+    if not has_one_encoding(formats):
+        raise InvalidOptionError(
+            "Keys of this format have several encodings", expected="a text in the field Find", found=key[:40]
+        )
+    [stored] = topic.key_bytes(key, formats)
+    scan = topic.scan(offsets=dict(bounds), columns=_COLUMNS, keys=stored)
+    return _Candidates(stored, scan.offsets, scan.coverage)
 
 
 @dataclass(slots=True)
@@ -191,6 +234,7 @@ class _Walk:
     only: RowFilter
     formats: Mapping[str, str] | None
     window: int
+    candidates: _Candidates | None = None
     looked_at: int = 0
     _loaded: dict[int, deque[tuple[int, int, pa.RecordBatch]]] = field(default_factory=dict)
     _windows: dict[int, int] = field(default_factory=dict)
@@ -249,7 +293,11 @@ class _Walk:
         size = self._windows.get(number, self.window)
         #   forward:   |start ······ [at ···· at + size) ······ end|
         #   backward:  |start ······ [at - size ···· at) ······ end|
-        # Clipped to the log: a scan refuses offsets outside.
+        # Clipped to the log: a scan refuses offsets outside. Of a key, to the nearest range that can have it: what lies
+        # between has no record of it.
+        if self.candidates is not None:
+            start, end = self.candidates.next_range(number, at, end if self.forward else start)
+            at = start if self.forward else end
         first = at if self.forward else max(at - size, start)
         last = min(at + size, end) if self.forward else at
         hits: list[tuple[int, int, pa.RecordBatch]] = []
@@ -269,6 +317,9 @@ class _Walk:
     def _matching(self, batch: pa.RecordBatch) -> list[int]:
         """The rows that the filter lets through."""
         rows: list[int] = _matching(batch, self.only.find.encode(), batch.num_rows).tolist()
+        if self.candidates is not None:
+            has_key = pc.equal(batch.column("key"), self.candidates.key).fill_null(False).to_numpy(zero_copy_only=False)
+            rows = [row for row in rows if has_key[row]]
         if not self.only.field or not rows:
             return rows
         decoded, _ = _decoded(self.log, self.topic.name, batch.take(pa.array(rows)), self.formats)

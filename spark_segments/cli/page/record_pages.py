@@ -84,10 +84,15 @@ def _found(page: RecordPage) -> tuple[str, str]:
     if not page.filter:
         return plural(len(page.rows), "record"), "newest first."
     text = f"{plural(len(page.rows), 'record')} found"
+    index = ""
+    if page.coverage is not None:
+        figures = page.coverage.to_dict()
+        index = f" The index of keys has {figures['indexed_offsets']:,} offsets, a search goes through "
+        index += f"{figures['scanned_offsets']:,}."
     if page.older is None:
-        return text, "; that is all down to the log start."
+        return text, f"; that is all down to the log start.{index}"
     passed = f"in the last {100 * page.share:.0f} % of the log" if page.newer is None or page.stopped else "here"
-    return text, f", {passed}, {human_bytes(page.looked_at_bytes)} in this request. Older goes on."
+    return text, f", {passed}, {human_bytes(page.looked_at_bytes)} in this request. Older goes on.{index}"
 
 
 def _time(row: RecordRow) -> str:

@@ -355,7 +355,7 @@ def _scripted(text: str) -> Answer:
 
 
 def _row_filter(query: Mapping[str, str]) -> RowFilter:
-    row_filter = RowFilter(query.get("find", ""), query.get("field", "").strip())
+    row_filter = RowFilter(query.get("find", ""), query.get("field", "").strip(), query.get("key", ""))
     if row_filter.field and "=" not in row_filter.field:
         raise InvalidOptionError(
             "This is no field with its text", expected="user.city=Berlin", found=row_filter.field[:40]
