@@ -77,6 +77,9 @@ class ValueFormats(Protocol):
     ) -> Encoders:
         """What encodes columns of these types; None: the schema's type. Registers a new schema."""
 
+    def key_bytes(self, topic: str, keys: Sequence[object], formats: Mapping[str, str]) -> list[bytes]:
+        """The bytes of text and numbers that are keys. Raises InvalidOptionError."""
+
 
 class ValueProvider(Protocol):
     """What opens the formats of a log directory. It can be pickled, and is cheap to import."""

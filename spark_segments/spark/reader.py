@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_segments.execution import Versioned
+from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.clip import borders
@@ -21,6 +22,7 @@ from spark_segments.log.reading.scan_plan import Part, Selection, pack, runs_of
 from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import TimeLookup, check_holes, split, wanted_offsets
 from spark_segments.spark.options import ReadOptions
+from spark_segments.spark.options.keys import Key
 from spark_segments.spark.schema import as_struct, conformed, projection, typed_schema
 from spark_segments.spark.shown_errors import without_traceback
 from spark_segments.spark.worker import freeze_imports
@@ -81,7 +83,20 @@ class Reader(Versioned, DataSourceReader):
         if self._options.fail_on_data_loss:
             for scan in scans:
                 check_holes(scan.snapshot, scan.offsets)
-        return scans
+        keys = self._options.keys
+        return scans if keys is None else self._of_keys(scans, keys)
+
+    def _of_keys(self, scans: Sequence[Scan], keys: Sequence[Key]) -> list[Scan]:
+        """The scans of these keys alone. The index of a topic's keys is asked here, on the driver."""
+        location = self._options.location
+        log = LogDirectory.open(location.uri, location.storage_options)
+        stored = [key for key in keys if isinstance(key, bytes)]
+        typed = [key for key in keys if not isinstance(key, bytes)]
+        narrowed = []
+        for scan in scans:
+            encoded = log.values.key_bytes(scan.snapshot.topic, typed, self._options.formats) if typed else []
+            narrowed.append(scan.of_keys([*stored, *encoded], log.key_offsets))
+        return narrowed
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task. PySpark 4.0 reads None where there are no partitions."""

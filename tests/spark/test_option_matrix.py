@@ -68,6 +68,26 @@ READER = [
         ["earliest", "none"],
     ),
     ("view", "latest", False, {"latest": True, "LATEST": True}, ["newest", "all"]),
+    (
+        "keys",
+        "keys",
+        None,
+        {
+            '["a", "", "a"]': ("a", ""),
+            '[{"base64": "AAE="}, "b", 7]': (b"\x00\x01", "b", 7),
+            "[]": (),
+        },
+        [
+            "user-7",
+            "[null]",
+            '{"a": 1}',
+            "[1.5]",
+            "[true]",
+            '[{"base64": "?"}]',
+            '[{"base64": "AA==", "x": 1}]',
+            '[["a"]]',
+        ],
+    ),
 ]
 # The same of WriteOptions.
 WRITER = [

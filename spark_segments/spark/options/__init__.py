@@ -16,6 +16,7 @@ from spark_segments.errors import InvalidOptionError
 from spark_segments.log.reading.time_range import EXAMPLE, TimeRange
 from spark_segments.log.typed import value_provider
 from spark_segments.quantities import duration_ms, iso_ms, size_bytes
+from spark_segments.spark.options.keys import Key, keys_of
 from spark_segments.spark.options.limits import EARLIEST, LATEST_OFFSET, Limit, check_order, limit_of, refuse_word
 from spark_segments.spark.options.option_values import STORAGE_PREFIX, OptionValues
 from spark_segments.spark.options.topics import TOPIC_OPTIONS, Topics, topics_of
@@ -40,6 +41,7 @@ DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
 _NO_END = "A stream has no end: stop the query, or start it with trigger(availableNow=True)"
 _NO_PAST = "A stream reads the topic as it grows; startingOffsets and startingTimestamp say where it begins"
 _NO_TIMES = "Filter the column timestamp in the query; startingTimestamp says where a stream begins"
+_NO_KEYS = 'Filter the stream: .where("key IN (…)")'
 _NO_VIEW = "Aggregate in the query, as by max_by(value, offset) for each key"
 _REFUSED_BY_STREAMS = {
     "endingOffsets": _NO_END,
@@ -49,6 +51,7 @@ _REFUSED_BY_STREAMS = {
     "timestampAsOf": _NO_PAST,
     "times": _NO_TIMES,
     "view": _NO_VIEW,
+    "keys": _NO_KEYS,
 }
 
 LATEST_VIEW = "latest"
@@ -78,6 +81,7 @@ READER_OPTIONS = (
     "isolation.level",
     "view",
     "includeTombstones",
+    "keys",
     *TRIGGER_OPTIONS,
     *VALUE_OPTIONS,
 )
@@ -115,7 +119,8 @@ class ReadOptions:
     """What a reader was asked for; None stands for no limit.
 
     `version` or `timestamp_ms` say as of when the topic is read. `latest`: the newest record of each key alone.
-    `times`: the records with a timestamp in this range alone.
+    `times`: the records with a timestamp in this range alone. `keys`: the records of these keys alone, as bytes, or as
+    text or numbers in the format of the topic's keys.
     """
 
     location: LogDirLocation
@@ -135,6 +140,7 @@ class ReadOptions:
     latest: bool = False
     include_tombstones: bool = True
     times: TimeRange | None = None
+    keys: tuple[Key, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +242,7 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
         times=values.parsed("times", _times, f"START..END, such as {EXAMPLE}, either of which may be missing"),
         isolation_level=values.choice("isolation.level", (READ_UNCOMMITTED, READ_COMMITTED), READ_UNCOMMITTED),
         formats=_formats(values),
+        keys=keys_of(values),
     )
 
 
