@@ -81,6 +81,29 @@ GATE_PAGES = ("capacity.md", "how-to/archive-kafka.md", "how-to/polars.md", "tut
 """Pages of commands, of Python and of Spark whose examples run in the gate; those of the other pages are proofs."""
 
 
+FRAGMENT = "# A fragment: it is not run here.\n"
+CHECKOUT_PAGES = ("format/conformance.md", "proof.md")
+"""Pages whose commands are of a checkout, and not of an empty directory."""
+SIGNATURE_PAGES = ("reference/python.md", "design/decisions.md")
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(DOCS)) for page in sorted(DOCS.rglob("*.md"))])
+def test_a_fence_is_run_or_visibly_no_command(page):
+    """A reader types what looks like a command: it is run by a test, has a prompt, or says that it is a fragment."""
+    text = (DOCS / page).read_text()
+    for fence in re.finditer(r"^ *```(\w+)[^\n]*\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
+        kind = fence[1]
+        code = fence[2]
+        if kind in ("bash", "python"):
+            assert page in (*PAGES, *CHECKOUT_PAGES, *SIGNATURE_PAGES), f"no test runs this block:\n{code}"
+        elif kind == "py":
+            assert code.startswith(FRAGMENT), code
+        elif kind == "console":
+            assert re.search(r"^ *\$ ", code, re.MULTILINE), code
+        else:
+            assert kind in ("text", "json", "properties", "yaml", "sql"), code
+
+
 def _marked(pages: Iterable[str]) -> list[Any]:
     return [page if page in GATE_PAGES else pytest.param(page, marks=pytest.mark.proof) for page in pages]
 
