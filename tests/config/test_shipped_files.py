@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from spark_segments.config import (
     KEYS,
@@ -55,3 +56,29 @@ def test_sparks_files_are_well_formed():
     assert all(re.fullmatch(r"spark\.[\w.]+ +\S+", line) for line in lines)
     loggers = dict(re.findall(r"^logger\.(\w+)\.(name|level) ", (CONF / "log4j2.properties").read_text(), re.MULTILINE))
     assert set(loggers.values()) == {"level"}  # each named logger has its level, after its name
+
+
+_DURATION = re.compile(r"([0-9]+y)?([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?")
+_RULE = {"alert", "expr", "for", "labels", "annotations"}
+
+
+def test_the_rules_of_prometheus_have_its_grammar_and_name_metrics_that_are_written():
+    """As `promtool check rules` reads them: no unknown field, durations, names of labels, one alert of a name."""
+    document = yaml.safe_load((CONF / "prometheus-rules.yaml").read_text())
+    monitoring = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
+    metrics = set(re.findall(r"`((?:kafka|segments)_\w+)`", monitoring))
+    assert set(document) == {"groups"}
+    (group,) = document["groups"]
+    assert set(group) == {"name", "rules"} and group["rules"]
+    names = [rule["alert"] for rule in group["rules"]]
+    assert len(set(names)) == len(names) and all(f"| `{name}` |" in monitoring for name in names)
+    for rule in group["rules"]:
+        assert set(rule) == _RULE
+        assert _DURATION.fullmatch(rule["for"]) and rule["for"]
+        assert all(re.fullmatch(r"[a-zA-Z_]\w*", label) for label in (*rule["labels"], *rule["annotations"]))
+        assert all(isinstance(text, str) for text in (*rule["labels"].values(), *rule["annotations"].values()))
+        named = set(re.findall(r"(?:kafka|segments)_\w+", rule["expr"]))
+        assert named and named <= metrics
+        assert all(
+            rule["expr"].count(opening) == rule["expr"].count(closing) for opening, closing in ("()", "{}", "[]")
+        )
