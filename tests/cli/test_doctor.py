@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_segments.cli.doctor.environment import _is_within
+from spark_segments.cli.doctor.environment import _is_within, spark_versions
 from spark_segments.cli.doctor.store import latest_state, store
 from spark_segments.storage import Storage
 from verification.world.kafka_bytes.golden_files import GOLDEN
@@ -62,6 +62,13 @@ def test_without_java_the_hint_names_the_commands(run, tmp_path, monkeypatch, ou
     found = checks(run("doctor", "--output", "json"))["java"]
     assert found["status"] in ("failed", "warning") and "no Java" in found["found"]
     assert "segments doctor --path java" in found["hint"]
+
+
+def test_a_cluster_of_another_spark_is_named_with_both_versions():
+    assert spark_versions("4.3.0", {"4.3.0"}).status == "ok"
+    check = spark_versions("4.2.0", {"4.3.0"})
+    assert check.status == "failed" and "driver 4.2.0, executors 4.3.0" in check.found
+    assert check.hint is not None and "pyspark==4.3.0" in check.hint
 
 
 @pytest.mark.proof

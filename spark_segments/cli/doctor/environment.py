@@ -145,7 +145,10 @@ def spark_workers(master: str) -> Iterator[Check]:
         yield Check("spark", FAILED, str(error))
     except Exception as error:  # Spark, Py4J and clusters raise errors of many types
         last = str(error).strip().splitlines() or [type(error).__name__]
-        yield Check("spark", FAILED, f"{type(error).__name__}: {last[0][:300]}", f"Is {master} there?")
+        hint = (
+            f"Is {master} there, and is its Spark the driver's, {_version('pyspark')}? Others cannot talk to each other"
+        )
+        yield Check("spark", FAILED, f"{type(error).__name__}: {last[0][:300]}", hint)
 
 
 def _is_installed(name: str) -> bool:
@@ -185,7 +188,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 FAR_SECONDS = 60
-_COLUMNS = "python string, package string, clock double"
+_COLUMNS = "python string, package string, spark string, clock double"
 
 
 def ask_workers(master: str) -> Iterator[Check]:
@@ -208,6 +211,7 @@ def ask_workers(master: str) -> Iterator[Check]:
             "Give the executors the driver's environment: PYSPARK_PYTHON, or spark.archives; see the page on clusters"
         )
         yield Check("spark workers", FAILED, f"{text}; the driver: Python {here[0]} with {here[1]}", hint)
+    yield spark_versions(session.version, {row["spark"] for row in rows})
     # A worker looked at its clock while the job ran: any time between its start and its end is right.
     off = max(max(started - row["clock"], row["clock"] - ended, 0.0) for row in rows)
     status = WARNING if off > FAR_SECONDS else OK
@@ -224,6 +228,15 @@ def ask_workers(master: str) -> Iterator[Check]:
     yield Check("data source", OK, 'Spark finds format("segments")')
 
 
+def spark_versions(driver: str, executors: set[str]) -> Check:
+    """The driver's Spark against the cluster's: objects that one serializes, another cannot read."""
+    text = f"driver {driver}, executors {', '.join(sorted(executors))}"
+    if executors == {driver}:
+        return Check("spark versions", OK, text)
+    hint = f"pip install 'pyspark=={min(executors)}' here. The extra delta lowers Spark 4.3 to 4.2"
+    return Check("spark versions", FAILED, text, hint)
+
+
 def _of_worker(batches: Any) -> Any:
     for batch in batches:
         try:
@@ -232,8 +245,8 @@ def _of_worker(batches: Any) -> Any:
             package = spark_segments.__version__
         except ImportError:
             package = "none"
+        import pyspark  # that of the executor's Spark, which puts its own first on the path
+
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        count = batch.num_rows
-        yield pa.RecordBatch.from_pydict(
-            {"python": [python] * count, "package": [package] * count, "clock": [time.time()] * count}
-        )
+        row = {"python": python, "package": package, "spark": pyspark.__version__, "clock": time.time()}
+        yield pa.RecordBatch.from_pydict({name: [value] * batch.num_rows for name, value in row.items()})
