@@ -370,6 +370,26 @@ def test_json_schemas_have_types(schema, ddl):
     assert json_schema.type_of_schema(json.dumps(schema)) == type_of_ddl(ddl)
 
 
+@pytest.mark.parametrize("reference", ["#", "#/definitions/node"])
+def test_a_json_schema_within_itself_names_the_field_by_its_shortest_path(reference):
+    node = {"type": "object", "properties": {"id": {"type": "integer"}, "children": {"type": "array"}}}
+    node["properties"]["children"]["items"] = {"$ref": reference}
+    schema = node if reference == "#" else {"$ref": reference, "definitions": {"node": node}}
+    with pytest.raises(InvalidOptionError) as caught:
+        json_schema.type_of_schema(json.dumps(schema))
+    assert "the type of the value.children[] open" in str(caught.value)
+    assert f"a reference to {reference}, which has this field in it" in str(caught.value)
+
+
+def test_a_json_schema_may_refer_to_one_definition_twice():
+    schema = {
+        "type": "object",
+        "definitions": {"money": {"type": "number"}},
+        "properties": {"net": {"$ref": "#/definitions/money"}, "tax": {"$ref": "#/definitions/money"}},
+    }
+    assert json_schema.type_of_schema(json.dumps(schema)) == type_of_ddl("net double, tax double")
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -33,11 +33,14 @@ def type_of_schema(text: str) -> pa.DataType:
 
 
 class _Root:
-    """The whole schema, which references go to, and how many of its parts were written out so far."""
+    """The whole schema, which references go to, and how many of its parts were written out so far. `open_references`:
+    references whose schema the part lies in.
+    """
 
     def __init__(self, schema: Any) -> None:
         self.schema = schema
         self.written = 0
+        self.open_references: list[str] = []
 
 
 def _type(schema: Any, root: _Root, path: str, depth: int) -> pa.DataType:
@@ -48,7 +51,7 @@ def _type(schema: Any, root: _Root, path: str, depth: int) -> pa.DataType:
     if not isinstance(schema, dict):
         raise _unclear(path, schema)
     if "$ref" in schema:
-        return _type(_referred(schema["$ref"], root, path), root, path, depth + 1)
+        return _type_of_reference(schema["$ref"], root, path, depth)
     for word in ("oneOf", "anyOf", "allOf"):
         choices = [choice for choice in schema.get(word) or () if choice != {"type": "null"}]
         if len(choices) == 1:
@@ -89,6 +92,16 @@ def _object(schema: dict[str, Any], root: _Root, path: str, depth: int) -> pa.Da
         properties.items(), key=lambda item: item[1].get("connect.index", 0) if isinstance(item[1], dict) else 0
     )
     return pa.struct([pa.field(name, _type(field, root, f"{path}.{name}", depth + 1)) for name, field in fields])
+
+
+def _type_of_reference(reference: str, root: _Root, path: str, depth: int) -> pa.DataType:
+    target = _referred(reference, root, path)
+    if reference in root.open_references or target is root.schema:
+        raise _unclear(path, f"a reference to {reference}, which has this field in it")
+    root.open_references.append(reference)
+    kind = _type(target, root, path, depth + 1)
+    root.open_references.pop()
+    return kind
 
 
 def _referred(reference: str, root: _Root, path: str) -> Any:
