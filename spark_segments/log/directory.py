@@ -206,7 +206,7 @@ class LogDirectory:
     def topics(self) -> list[str]:
         """The names of the topics, sorted. A topic whose manifest cannot be read is there, too."""
         names = self.directories()
-        return names if self.kafka is not None else self._those_there(names)
+        return names if self.kafka is not None else self._existing(names)
 
     def is_there(self, topic: str) -> bool:
         """Whether there is such a topic. One whose manifest cannot be read is there, too."""
@@ -223,7 +223,7 @@ class LogDirectory:
         """
         names = selected_topics(self.topics() if any(map(is_pattern, topics)) else (), topics)
         if not names:
-            raise UnknownTopicError(f"No topic matches {', '.join(topics)}", path=self.uri, hint=self._there())
+            raise UnknownTopicError(f"No topic matches {', '.join(topics)}", path=self.uri, hint=self._named_topics())
         return names
 
     @contextmanager
@@ -236,7 +236,7 @@ class LogDirectory:
         except UnknownTopicError as error:
             if error.path == self.storage.uri:  # else it is a partition that is not there
                 meant = difflib.get_close_matches(topic, self.directories(), n=1)
-                hints = [error.hint, f"Did you mean {meant[0]}?" if meant else self._there()]
+                hints = [error.hint, f"Did you mean {meant[0]}?" if meant else self._named_topics()]
                 error.hint = ". ".join(filter(None, hints))
             raise
 
@@ -297,7 +297,8 @@ class LogDirectory:
                 hint="Import it into another log directory: segments import KAFKA_DIR LOG_DIR",
             )
 
-    def _there(self) -> str:
+    def _named_topics(self) -> str:
+        """A hint with the first topics that there are."""
         return f"There are: {', '.join(self._first_topics(NAMED_TOPICS)) or 'no topics'}"
 
     def _first_topics(self, count: int) -> list[str]:
@@ -307,15 +308,16 @@ class LogDirectory:
             return names[:count]
         topics: list[str] = []
         for start in range(0, len(names), count):
-            topics += self._those_there(names[start : start + count])
+            topics += self._existing(names[start : start + count])
             if len(topics) >= count:
                 break
         return topics[:count]
 
-    def _those_there(self, names: Sequence[str]) -> list[str]:
+    def _existing(self, names: Sequence[str]) -> list[str]:
+        """The names that topics have. A name costs a look at its manifest, and mostly a request."""
         with ThreadPoolExecutor(max_workers=8) as pool:
-            are_there = list(pool.map(self.is_there, names))
-        return [name for name, exists in zip(names, are_there, strict=True) if exists]
+            exist = list(pool.map(self.is_there, names))
+        return [name for name, exists in zip(names, exist, strict=True) if exists]
 
 
 def _read_only_topics(storage: Storage) -> ReadOnlyTopics | None:

@@ -223,7 +223,8 @@ class PartitionLog:
     def _windows(self, segment: Segment, start: int, wanted_bytes: int, place: Place | None) -> Iterator[Window]:
         """The batches of a segment from the one that holds `start` on: of about `wanted_bytes` at first, then more.
 
-        Of an object store nothing is fetched that a reader who stops does not want.
+        Of an object store nothing is fetched that a reader who stops does not want: the first fetch is of what it asks
+        for, and each further one of as much more.
         """
         wanted_bytes = max(wanted_bytes, 1)  # a reader may ask for none, and gets a batch
         look_up: LookUp | None = None

@@ -89,8 +89,10 @@ def figures_of_runs(
     batches = BatchTable.concatenate([table for run in runs for table in run])
     ends = np.cumsum([sum(map(len, run)) for run in runs])
     starts = ends - np.diff(ends, prepend=0)
-    bytes_before, records_before = _sums(batches.size), _sums(batches.count)
+    bytes_before = _sums(batches.size)
+    records_before = _sums(batches.count)
     lengths = np.diff(np.append(starts, len(batches)))
+    # Of each batch the position in its run: the bytes of all batches before it, less those of the runs before.
     positions = bytes_before[:-1] - np.repeat(bytes_before[starts], lengths)
     indexes, states = indexes_of_runs(
         dataclasses.replace(batches, byte_position=positions),
@@ -99,17 +101,18 @@ def figures_of_runs(
         index_bytes=limits.segment_index_bytes,
     )
     has_horizons = bool(batches.has_delete_horizon.any())
+    log_bytes = (bytes_before[ends] - bytes_before[starts]).tolist()
+    records = (records_before[ends] - records_before[starts]).tolist()
+    max_timestamps_ms = states[:, MAX_TIMESTAMP].tolist()
+    offsets_of_max = states[:, OFFSET_OF_MAX].tolist()
     figures_of_run = []
-    columns = (starts, ends, bytes_before[ends] - bytes_before[starts], records_before[ends] - records_before[starts])
-    tops = zip(states[:, MAX_TIMESTAMP].tolist(), states[:, OFFSET_OF_MAX].tolist(), strict=True)
-    for (start, end, log_bytes, records), (max_timestamp_ms, offset_of_max) in zip(
-        zip(*(column.tolist() for column in columns), strict=True), tops, strict=True
-    ):
-        figures = SegmentFigures(0, 0, log_bytes, records, end - start)
+    for run, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        figures = SegmentFigures(0, 0, log_bytes[run], records[run], end - start)
         if start < end:
             figures.next_offset = int(batches.last_offset[end - 1]) + 1
             figures.first_batch_max_timestamp_ms = int(batches.max_timestamp[start])
-            figures.max_timestamp_ms, figures.offset_of_max_timestamp = max_timestamp_ms, offset_of_max
+            figures.max_timestamp_ms = max_timestamps_ms[run]
+            figures.offset_of_max_timestamp = offsets_of_max[run]
             if has_horizons:
                 figures.delete_horizon_ms = _earliest_horizon(batches.take(slice(start, end)))
         figures_of_run.append(figures)
