@@ -24,6 +24,7 @@ from spark_segments.kafka_protocol import ReplayOptions, capture, replay
 from spark_segments.maintenance import (
     compact,
     erase,
+    index,
     mirror,
     promote,
     restore,
@@ -162,6 +163,11 @@ def compact_all(world: World) -> None:
 
 def compacted(world: World, _: Any) -> None:
     world.model.compact(world.clock.now_ms())
+
+
+def index_all(world: World) -> None:
+    """The index of keys, which `consume --key` asks from then on."""
+    succeeded(index(world.log, topics=[world.topic]))
 
 
 def drop_tombstones(world: World) -> None:
@@ -839,6 +845,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("delete records", delete_records, deleted_records, is_deleting),
     Operation("delete all records", delete_all_records, deleted_records, is_deleting),
     Operation("vacuum", vacuum_all),
+    Operation("index", index_all),
     Operation("erase", erase_first, erased),
     Operation("erase last", erase_last, erased),
     Operation("erase history", erase_history, erased),
