@@ -55,6 +55,16 @@ STEPS = ("begin", FENCE, "copy", "open")
 
 _OUT_OF_REACH = (StorageError, LogDirError, UnknownTopicError, UnknownOutcomeError, CorruptBatchError, OSError)
 
+_OUT_OF_REACH_HINT = (
+    "Promote it again once the former leader can be reached. --force promotes without it: what it committed after the "
+    "last mirror is left behind"
+)
+_NOT_FENCED = (
+    "The topic leads here since a forced promotion, and its former leader is not fenced. Run this again once it can be "
+    "reached. If it is gone for good, no writer can append there, and there is nothing to do: name the topics that are "
+    "to be promoted"
+)
+
 T = TypeVar("T")
 
 
@@ -203,7 +213,7 @@ class Promotion:
         """The newest snapshots of the topic here and of the former leader's, None where that is out of reach."""
         here = self._unfenced()
         # The follower first: a mirror may bring it to a version that the leader did not have before.
-        theirs = self._within_reach(lambda: self._look(here))
+        theirs = self._within_reach(lambda: self._look(here), _NOT_FENCED if role_of(here).is_leader else None)
         if theirs is None or not is_fenced_for_another(theirs, role_of(here).token):
             return here, theirs
         # Another run of this promotion may have given the follower its token, and fenced the leader, between the two.
@@ -401,8 +411,10 @@ class Promotion:
         there = Copy(theirs, self._reached.storage)
         return self._within_reach(lambda: foreign_tails(there, here, self.spark)) or []
 
-    def _within_reach(self, step: Callable[[], T]) -> T | None:
-        """The result of a step that needs the former leader; None where it is out of reach and that is forced."""
+    def _within_reach(self, step: Callable[[], T], hint: str | None = None) -> T | None:
+        """The result of a step that needs the former leader; None where it is out of reach and that is forced. `hint`:
+        what an error says is to be done, in place of its own.
+        """
         try:
             return step()
         except _OUT_OF_REACH as error:
@@ -411,11 +423,8 @@ class Promotion:
             if self.force:
                 self.warnings.append(f"The former leader is out of reach: {error}")
                 return None
-            if isinstance(error, SegmentsError) and error.hint is None:
-                error.hint = (
-                    "Promote it again once the former leader can be reached. --force promotes without it: what it "
-                    "committed after the last mirror is left behind"
-                )
+            if isinstance(error, SegmentsError):
+                error.hint = hint or error.hint or _OUT_OF_REACH_HINT
             raise
 
     def _is_here(self, error: SegmentsError | OSError) -> bool:
