@@ -92,6 +92,14 @@ def believed_runs(index_list: IndexList, manifest: Manifest, snapshot: Snapshot)
     return CommitsSince.read(manifest, index_list.checked, snapshot.version).believed(runs)
 
 
+def is_checked(index_list: IndexList, manifest: Manifest, version: int) -> bool:
+    """Whether a list was checked up to a version of this manifest."""
+    if index_list.checked_version < version:
+        return False
+    facts = manifest.facts(index_list.checked_version)
+    return facts is not None and facts.commit_id == index_list.checked_commit_id
+
+
 def uncovered(bounds: tuple[int, int], runs: Sequence[Run]) -> list[tuple[int, int]]:
     """The ranges of [start, end) that none of the runs of a partition has."""
     start, end = bounds

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import SegmentsError, StorageError, UnknownTopicError
-from spark_segments.keys.belief import believed_runs, uncovered
+from spark_segments.keys.belief import believed_runs, is_checked, uncovered
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import KEYS_DIRECTORY, IndexFiles, IndexList, indexed_topics, indexes
 from spark_segments.keys.job import IndexUpdate
@@ -73,11 +73,13 @@ class KeyIndexes:
             return IndexList(), []
         return index_list, [run for run in runs if _is_among(run, offsets.get(run.partition, ()))]
 
-    def forget_erased(self, topic: str, *, at_once: bool = False) -> None:
-        """Takes what was erased out of the indexes of a topic."""
+    def forget_erased(self, topic: str, *, at_once: bool = False, version: int | None = None) -> None:
+        """Takes what was erased out of the indexes of a topic; with a `version`, of those not checked up to it yet."""
         for name in indexes(self._storage, topic):
             files = IndexFiles(self._storage, topic, name)
-            if files.newest_list().exists:
+            newest = files.newest_list()
+            is_due = version is None or not is_checked(newest, self._log.manifest(topic), version)
+            if newest.exists and is_due:
                 with contextlib.suppress(UnknownTopicError):  # of a deleted topic no index is believed
                     IndexUpdate(self._log, files, Report("index", dry_run=False)).check(at_once=at_once)
 

@@ -15,6 +15,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
 from spark_segments.execution import run_tasks
 from spark_segments.log import (
+    Erasure,
     LeaderEpochs,
     LogDirectory,
     Manifest,
@@ -75,6 +76,7 @@ class TopicMirror:
                 follower = FollowerVersion.of(self._manifest)
                 latest = leader.latest()
                 self._reach(leader, follower, latest, jump=attempt > 0)
+                self._forget_erased(follower.snapshot)
             except (FileNotFoundError, InvalidOptionError):
                 # Vacuum has taken files of a version that was under way. Those of the newest version it leaves alone: a
                 # further try jumps there. Where the newest itself lacks files, no try helps.
@@ -159,6 +161,16 @@ class TopicMirror:
         self.counts["records"] += sum(row.records for row in Segment.of_table(change.add))
         self.copied.clear()
         return True
+
+    def _forget_erased(self, before: Snapshot | None) -> None:
+        """Takes what the leader has erased out of the indexes of keys here. Asked in each run, also of one that has
+        nothing else to do: the run before it may have been killed here. `before`: the follower when the run began.
+        """
+        here = self._manifest.snapshot(deleted=True) if self.counts["commits"] else before
+        erasures = [] if here is None else Erasure.of(here)
+        if erasures:
+            at_once = any(erasure.history for erasure in erasures)
+            self.target.key_offsets.forget_erased(self.topic, at_once=at_once, version=erasures[-1].version)
 
     def _tell_leader(self) -> None:
         """Leaves a note at the leader by the first commit of a run, if the store lets it: it may be read-only here."""

@@ -11,8 +11,10 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import ErasedRecordsError
+from spark_segments.keys.index_list import IndexFiles
+from spark_segments.keys.look_up import KeyIndexes
 from spark_segments.log.manifest.state.states import Erasure
-from spark_segments.maintenance import erase, restore, roll, vacuum
+from spark_segments.maintenance import erase, index, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from verification.world.clock import store_clock
 from verification.world.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
@@ -139,3 +141,31 @@ def test_commits_without_an_erasure_leave_readers_of_the_follower_their_time(lea
     vacuum(follower)
     assert len(files_with(leader, b"bobs own")) == 1
     assert len(files_with(follower, b"bobs own")) > 1
+
+
+def test_an_erased_key_leaves_the_followers_index_of_keys_with_the_mirror(leader, follower, jumps):
+    index(follower)
+    before = live_runs(follower)
+    erase(leader, topics=[TOPIC], keys=[b"ada"])
+    mirrored(leader, follower)
+    assert live_runs(follower) < before
+    follower_index = IndexFiles(follower.storage, TOPIC)
+    number = follower_index.newest_list().number
+    mirrored(leader, follower)
+    assert follower_index.newest_list().number == number
+
+
+def test_a_mirror_that_was_killed_before_the_index_forgot_is_made_good_by_the_next(leader, follower, monkeypatch):
+    index(follower)
+    before = live_runs(follower)
+    erase(leader, topics=[TOPIC], keys=[b"ada"])
+    with monkeypatch.context() as patched:
+        patched.setattr(KeyIndexes, "forget_erased", lambda *_, **__: None)
+        mirrored(leader, follower)
+    assert live_runs(follower) == before
+    mirrored(leader, follower)
+    assert live_runs(follower) < before
+
+
+def live_runs(log: LogDir) -> set[str]:
+    return {run.path for run in IndexFiles(log.storage, TOPIC).newest_list().runs}
