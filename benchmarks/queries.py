@@ -2,7 +2,8 @@
 same rows in Parquet: seconds of CPU.
 
 Values are JSON objects of some 50 bytes, or of --value-bytes. Parquet has them as text, and its rows are those of the
-topic in their order. A table has all records of a topic, or all but the last --tail of a hundred.
+topic in their order. A table has all records of a topic, or all but the last --tail of a hundred. The query of a key is
+run again with an index of the topic's keys, which has all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow.parquet
 from benchmarks.measure import TURNS
 from benchmarks.spark import CODECS
 from spark_segments import LogDir
-from spark_segments.maintenance import table
+from spark_segments.maintenance import index, table
 
 PARTITIONS = 4
 BLOCK = 250_000
@@ -71,6 +72,14 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 for kind in found.keys() - {"Parquet"}:
                     ratio = median(found[kind]) / median(found["Parquet"])
                     ratios[f"{name}{behind}: {kind} / Parquet"] = round(ratio, 2)
+            # Last: the other queries are of a topic without an index.
+            index(LogDir.open(f"{directory}/log"), topics=["events"])
+            for name in ("a key", "Polars, a key"):
+                kinds = {kind: query for kind, query in cases[name].items() if kind != "table"}
+                found = _in_turns(kinds, arguments.turns)
+                figures[f"{name}, indexed topic{behind}: CPU s"] = round(median(found["topic"]), 3)
+                ratio = median(found["topic"]) / median(found["Parquet"])
+                ratios[f"{name}{behind}: indexed topic / Parquet"] = round(ratio, 2)
     return {"turns": arguments.turns, "records": arguments.records, "figures": figures, "ratios": ratios}
 
 
