@@ -134,8 +134,9 @@ def as_one(
             raise _Unfit("control records are in the log alone")
     except (SegmentsError, _Unfit) as error:
         return AsOne.by_log(scan, str(error))
-    # A store's own clock costs a write. Too late a time costs a reading of the log, and no record.
-    now_ms = wall_ms() + _MOST_SKEW_MS if now_ms is None else now_ms
+    if now_ms is None:
+        # A store's own clock costs a write. Too late a time costs a read of the log, and no record.
+        now_ms = log.storage.now_ms() if log.storage.is_local else wall_ms() + _MOST_SKEW_MS
     for note in sorted(noted, key=lambda note: _rank(note, scan.selection.view)):
         try:
             table = (opened or OpenTables()).open(note, log.storage.storage_options)

@@ -103,7 +103,14 @@ def deep_verification(world: World) -> None:
 
 
 def polars(world: World) -> None:
-    check_equal(rows_by_place(scan_topic(world.log.uri, world.topic).collect()), world.model.records())
+    """Where the topic knows tables, a frame is of their files and of the log's tail."""
+    uri, topic = world.log.uri, world.topic
+    check_equal(rows_by_place(scan_topic(uri, topic).collect()), world.model.records())
+    committed = scan_topic(uri, topic, isolation="read_committed").collect()
+    check_equal(rows_by_place(committed), world.model.records(committed=True))
+    for tombstones in (True, False):
+        view = scan_topic(uri, topic, view="latest", include_tombstones=tombstones).collect()
+        check_equal(rows_by_place(view), world.model.latest(tombstones=tombstones, committed=False))
 
 
 def duckdb(world: World) -> None:
@@ -111,6 +118,8 @@ def duckdb(world: World) -> None:
     if world.database is None:
         world.database = TopicDatabase(world.log)
     check_equal(rows_by_place(world.database.sql(f'SELECT * FROM "{world.topic}"').to_table()), world.model.records())
+    view = world.database.sql(f'SELECT * FROM "{world.topic}$latest"').to_table()
+    check_equal(rows_by_place(view), world.model.latest(tombstones=True, committed=False))
 
 
 # The command
