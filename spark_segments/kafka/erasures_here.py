@@ -63,6 +63,10 @@ class ErasuresHere:
         that may have been erased.
         """
         first = max(ours.partition.log_start_offset, theirs.partition.log_start_offset)
+        # The segment that has the log start is copied whole:
+        #
+        #   Kafka   |base ...erased key... log start|=======|=====
+        first = max((row.base_offset for row in theirs.segments if row.base_offset <= first), default=first)
         ends = [(max(start, first), min(end, ours.partition.log_end_offset)) for start, end in self.rewritten]
         offset = _first_alone(theirs, ours, [(start, end) for start, end in ends if start < end])
         if offset is not None:

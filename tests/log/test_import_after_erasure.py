@@ -67,6 +67,17 @@ def test_an_erased_record_does_not_come_back_with_a_cleaned_log(log, kafka, of_e
     assert tree(Path(log.uri)) == before
 
 
+def test_erased_bytes_below_kafkas_log_start_do_not_come_back_either(log, kafka):
+    """The log start lies within the segment that had the key: the segment would be copied whole."""
+    log.import_kafka(kafka.write())
+    erased(log, b"ada")
+    kafka.delete_records(2)
+    before = tree(Path(log.uri))
+    with pytest.raises(LogDirError, match="has records that were erased here, from offset 0 on"):
+        log.import_kafka(cleaned(kafka))
+    assert tree(Path(log.uri)) == before
+
+
 def test_a_tombstone_in_kafka_is_the_way_on(log, kafka):
     log.import_kafka(kafka.write())
     erased(log, b"ada")

@@ -1541,6 +1541,14 @@ MUTANTS = (
         "tests/test_pairs.py::test_what_once_went_wrong_goes_right[a-capture-from-the-midst-of-a-batch]",
     ),
     Mutant(
+        "mirror",
+        "an import brings erased bytes below the log start back",
+        "kafka/erasures_here.py",
+        "if row.base_offset <= first), default=first)",
+        "if row.base_offset == first), default=first)",
+        "tests/log/test_import_after_erasure.py::test_erased_bytes_below_kafkas_log_start_do_not_come_back_either",
+    ),
+    Mutant(
         "pairs",
         "a query reads what left the topic from its archive",
         "lake/as_one.py",
