@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
+import typer
 import yaml
 
+from spark_segments.cli import app
 from spark_segments.config import (
     KEYS,
     SERVER_KEYS,
@@ -82,3 +85,19 @@ def test_the_rules_of_prometheus_have_its_grammar_and_name_metrics_that_are_writ
         assert all(
             rule["expr"].count(opening) == rule["expr"].count(closing) for opening, closing in ("()", "{}", "[]")
         )
+
+
+def test_the_compose_file_builds_an_image_of_the_wheel_and_runs_a_command_that_is_understood():
+    """No index of packages has a release."""
+    compose = ROOT / "examples" / "serve" / "compose.yaml"
+    service = yaml.safe_load(compose.read_text())["services"]["kafka"]
+    context = (compose.parent / service["build"]["context"]).resolve()
+    recipe = (context / service["build"]["dockerfile"]).read_text()
+    assert context == ROOT and "COPY dist/*.whl" in recipe and 'ENTRYPOINT ["segments"]' in recipe
+    extras = re.findall(r'"\$\{wheel\}\[(.*)\]"', recipe)[0].split(",")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras) <= set(project["optional-dependencies"]) and "kafka" in extras
+    group = typer.main.get_command(app)
+    with typer.Context(group, info_name="segments") as context:
+        _, command, words = group.resolve_command(context, list(service["command"]))
+        command.make_context(command.name, words, parent=context, resilient_parsing=False)
