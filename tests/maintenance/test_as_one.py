@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from spark_segments.lake.table import MANY_SMALL_FILES
 from spark_segments.lake.table_plan import Reason
 from spark_segments.maintenance import compact, erase, mirror, restore, retain, roll, table
 from spark_segments.polars import scan_topic
+from verification.kills.as_one_beside import Beside
 from verification.kills.as_one_rows import check_duckdb, check_polars, in_order
 from verification.kills.table_histories import rewrite
 from verification.kills.table_rows import iceberg_table, update, with_orders
@@ -395,6 +397,12 @@ def test_maintain_joins_many_small_files_of_a_table(log, uri):
     log.maintain(table_uri=uri)
     assert len(DeltaTable(uri).file_uris()) == 1
     assert halves(log) == {None: True, "latest": True}
+
+
+@pytest.mark.proof
+def test_every_answer_beside_writers_and_clean_ups_is_a_state_of_the_topic(tmp_path):
+    """The short form of python -m verification.kills.as_one_beside."""
+    assert Beside(tmp_path, time.monotonic() + 10).run()["answers"]
 
 
 # The note

@@ -1437,6 +1437,40 @@ MUTANTS = (
         "test_an_archive_keeps_what_came_into_partitions_that_were_added_after_an_erasure",
     ),
     Mutant(
+        "tables",
+        "a query takes a record of the tail that one of the table outdoes in another partition",
+        "lake/as_one.py",
+        "    if joined.across and half.is_latest and joined.has_tail and _is_outdone(scan, tail, before):\n",
+        "    if False:\n",
+        "tests/maintenance/test_as_one.py::"
+        "test_a_record_of_the_table_that_outdoes_the_tail_in_another_partition_is_kept",
+    ),
+    Mutant(
+        "tables",
+        "a query of uncommitted records lacks those of aborted transactions",
+        "lake/as_one.py",
+        "and _has_aborts(newest):\n",
+        "and False:\n",
+        "tests/maintenance/test_as_one.py::test_aborted_records_are_in_no_table_and_in_uncommitted_reads",
+    ),
+    Mutant(
+        "tables",
+        "a query has the records that an archive kept after a compaction",
+        "lake/update.py",
+        "self.plan.why in TAKES_ROWS\n",
+        "False\n",
+        "tests/maintenance/test_as_one.py::"
+        "test_after_a_compaction_a_latest_table_serves_and_others_wait_for_their_next_run",
+    ),
+    Mutant(
+        "tables",
+        "a query has nulls of rows that came before the columns of a table",
+        "lake/as_one.py",
+        "    if facts.has_older_columns:\n",
+        "    if False:\n",
+        "tests/maintenance/test_as_one.py::test_rows_that_came_before_the_columns_changed_are_read_from_the_log",
+    ),
+    Mutant(
         "pairs",
         "a broker's retention leaves an active segment that has expired",
         "maintenance/rolling/planned_segments.py",
