@@ -307,7 +307,10 @@ class TopicDatabase:
             if isinstance(error, duckdb.Error):
                 message, found = _said(error, query)
                 hidden = error if str(error).startswith(found) else None
-                raise QueryError(message, found=found, hint=_hint(error, query, self._log.topics())) from hidden
+                hint = _hint(error, query, self._log.topics())
+                if _may_be_of_damage(error) and any(view.reads_table for view in self._views.values()):
+                    hint = "If a file of a table is damaged, the logs alone are read with --no-tables (tables=False)"
+                raise QueryError(message, found=found, hint=hint) from hidden
             raise SegmentsError("The query failed", found=str(error)) from error
 
     def _raise_error_of_log(self) -> None:
@@ -357,10 +360,10 @@ class TopicDatabase:
                 _logger.warning("topic %s is read by its log alone: %s", view.topic, one.why)
             try:
                 view.read_as(one)
-            except (duckdb.IOException, duckdb.HTTPException, OSError):  # DuckDB looks into a file for its columns
+            except (duckdb.Error, OSError):  # DuckDB looks into a file for its columns
                 self._opened.forget()
-                _logger.warning("topic %s is read by its log alone: a file of its table cannot be read", view.topic)
                 view.read_as(AsOne.by_log(one.scan))
+                _logger.warning("topic %s is read by its log alone: a file of its table cannot be read", view.topic)
 
     def _planned(self, views: Sequence[DatabaseView], call: Callable[[], AnyResult]) -> AnyResult:
         """What a call gives that binds or begins a query. Where a file of a table cannot be read, since another program
@@ -373,11 +376,29 @@ class TopicDatabase:
                 self._raise_error_of_log()
                 if not any(view.reads_table for view in views):
                     raise
+            except duckdb.Error as error:
+                if not _may_be_of_damage(error) or not any(view.reads_table for view in views):
+                    raise
+                return self._by_logs(views, call, error)
             self._opened.forget()
             if not by_tables:
                 _logger.warning("a file of a table cannot be read: topics are read by their logs alone")
             self._plan(views, by_tables=by_tables)
         return call()
+
+    def _by_logs(self, views: Sequence[DatabaseView], call: Callable[[], AnyResult], error: duckdb.Error) -> AnyResult:
+        """What a call gives by the logs alone, after an error that a damaged file of a table may have made. Raises the
+        error where it was not the file.
+        """
+        self._raise_error_of_log()
+        self._opened.forget()
+        self._plan(views, by_tables=False)
+        try:
+            result = call()
+        except duckdb.Error:
+            raise error from None
+        _logger.warning("a file of a table may be damaged: topics are read by their logs alone")
+        return result
 
     def _scan(self, topic: str, view: str | None) -> Scan:
         found = self._log.topic(
@@ -423,6 +444,11 @@ def _check_kind(statement: duckdb.Statement) -> None:
         raise InvalidOptionError(
             "The query cannot be run", expected="a statement that DuckDB's Python knows", found=statement.query
         ) from None
+
+
+def _may_be_of_damage(error: duckdb.Error) -> bool:
+    """Whether an error may be of a damaged Parquet file, for which DuckDB has no type."""
+    return isinstance(error, duckdb.InvalidInputException) or type(error) is duckdb.Error
 
 
 def _said(error: Exception, query: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
 from spark_segments.duckdb import TopicDatabase
+from spark_segments.errors import QueryError
 from spark_segments.lake.as_one import as_one
 from spark_segments.lake.noted import TABLES, NotedTable
 from spark_segments.lake.table import MANY_SMALL_FILES
@@ -364,6 +365,40 @@ def test_a_file_that_is_deleted_in_the_midst_is_planned_again_and_then_the_log_i
             file.unlink()
         assert result.to_table().to_pylist() == [{"n": 4}]
         assert database.sql('SELECT max("offset") AS n FROM orders').to_table().num_rows == 1
+
+
+@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("cut", [0, 20, -9])
+def test_a_damaged_file_of_a_table_is_not_read(orders, uri, cut, safe, caplog):
+    caplog.set_level("WARNING", "spark_segments.duckdb.topic_database")
+    update(orders, uri)
+    append(orders, (b"a", b"2"))
+    (file,) = Path(uri).glob("*.parquet")
+    data = file.read_bytes()
+    # Cut, or with a footer of other bytes.
+    file.write_bytes(data[:cut] if cut >= 0 else data[:cut] + bytes(8) + data[cut + 8 :])
+    with TopicDatabase(orders, safe=safe) as database:
+        assert database.sql("SELECT count(*) AS n, max(value) AS m FROM orders").to_table().to_pylist() == [
+            {"n": 4, "m": b"2"}
+        ]
+        assert database.sql('SELECT count(*) AS n FROM "orders$latest"').to_table().to_pylist() == [{"n": 3}]
+    assert "read by" in caplog.text
+
+
+def test_damage_that_shows_in_the_midst_of_a_query_is_read_from_the_log(orders, uri):
+    update(orders, uri)
+    (file,) = Path(uri).glob("*.parquet")
+    data = file.read_bytes()
+    with TopicDatabase(orders) as database:
+        result = database.sql("SELECT value FROM orders")
+        file.write_bytes(data[:4] + b"\xff" * 200 + data[204:])
+        assert result.to_table().num_rows == 3
+
+
+def test_an_error_of_the_statement_is_the_statements_where_a_table_is_read(orders, uri):
+    update(orders, uri)
+    with TopicDatabase(orders) as database, pytest.raises(QueryError, match="does not fit"):
+        database.sql("SELECT strptime(decode(key), '%Y') FROM orders").to_table()
 
 
 def test_a_table_that_is_gone_is_no_error(orders, uri):
