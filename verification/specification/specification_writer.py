@@ -257,6 +257,8 @@ class Topic:
     records: list[dict[str, Any]] = field(default_factory=list)
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Further columns, by kind of rows."""
+    codecs: dict[str, str] = field(default_factory=dict)
+    """The compression of the files of rows, by kind; zstd where nothing is said."""
     _files: int = 0
 
     def partition(self, number: int = 0, start: int = 0, **columns: Any) -> dict[str, Any]:
@@ -398,7 +400,12 @@ class Topic:
         path = f"kind={kind}/{name}.parquet"
         place = f"_manifest/{self.name}/{path}"
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(wanted, arrow(columns)), sink, compression="zstd", store_schema=False)
+        pq.write_table(
+            pa.Table.from_pylist(wanted, arrow(columns)),
+            sink,
+            compression=self.codecs.get(kind, "zstd"),
+            store_schema=False,
+        )
         self.write(place, sink.getvalue().to_pybytes())
         return add_action(path, kind, (self.log / place).stat().st_size, rows if stats else None)
 

@@ -14,6 +14,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -954,6 +955,147 @@ def with_nothing(alter: Callable[[Topic], Any]) -> Callable[[Topic], None]:
     return done
 
 
+# What a writer does wrong in silence: an append that follows a commit without a fault
+
+
+def appended(
+    log: Path,
+    batches: Sequence[Batch] = (),
+    *,
+    config: Mapping[str, str] = {},
+    partition: Mapping[str, Any] = {},
+    edit: Callable[[list[dict]], list[dict]] = list,
+    is_noted: bool = True,
+) -> Sequence[Vector]:
+    """`partition`: columns of its row after the append that are not true. `edit`: changes the actions of the append."""
+    topic = Topic(log)
+    topic.config |= config
+    topic.partition()
+    topic.commit()
+    path = log / f"_manifest/orders/_delta_log/{0:020d}.json"
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    topic.write_commit(0, [_identified(0), *actions[1:]])
+    files = topic.write_noted(0, "create", [], [], [action for action in actions if "add" in action])
+    row = topic.chunk(batches or [batch(0, 3)], 0)
+    end = row["next_offset"]
+    after = {**topic.partitions[0], "log_end_offset": end, "last_stable_offset": end, **partition}
+    added = [topic.add("partition", [after], "part-1"), topic.add("segment", [row])]
+    removed = {"remove": {"path": "kind=partition/part-0.parquet", "dataChange": True, "deletionTimestamp": START_MS}}
+    topic.write_commit(1, edit([_identified(1), *added, removed]))
+    if is_noted:
+        topic.write_noted(1, "append", files, [removed], added)
+    return [read(topic.records)]
+
+
+def _with_stats(**stats: Any) -> Callable[[list[dict]], list[dict]]:
+    """The actions with other statistics of the file of segments."""
+
+    def edit(actions: list[dict]) -> list[dict]:
+        add = actions[2]["add"]
+        add["stats"] = json.dumps({**json.loads(add["stats"]), **stats})
+        return actions
+
+    return edit
+
+
+def _without_id(actions: list[dict]) -> list[dict]:
+    del actions[0]["commitInfo"]["commitId"]
+    return actions
+
+
+def _with_record_attributes() -> Batch:
+    one = batch(0)
+    encoded = one.records[0].encoded(one.records[0].timestamp)
+    return changed(one, section=encoded[:1] + b"\1" + encoded[2:])
+
+
+def write_silent(writer: Writer) -> None:
+    """What readers read all the same, and the judge of writers has to find."""
+    large = Batch([Record(0, b"v" * 40)])
+    two = [large, changed(large, base_offset=1)]
+    keyless = Batch([Record(0, b"no key")])
+    transactional = Batch([record(0)], attributes=0x10, producer=(7, 0, 0))
+    false = {"partition": 77, "base_offset": 77, "created_ms": START_MS}
+    cases: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "false-bounds": ("bounds that leave rows out", "M34", {"edit": _with_stats(minValues=false, maxValues=false)}),
+        "false-count": ("statistics that count other rows", "M34", {"edit": _with_stats(numRecords=9)}),
+        "no-note": ("a commit without a note", "W23", {"is_noted": False}),
+        "no-commit-id": ("a commit without an id", "W24", {"edit": _without_id}),
+        "low-last-stable-offset": ("records that stay hidden", "M35", {"partition": {"last_stable_offset": 0}}),
+        "high-last-stable-offset": ("an open transaction that is shown", "M35", {"batches": [transactional]}),
+        "no-epochs": ("a partition without epochs", "M13", {"partition": {"leader_epochs": []}}),
+        "large-batch": ("a batch that is too large", "M30", {"batches": two, "config": {"max.message.bytes": "90"}}),
+        "large-chunk": ("a chunk that is too large", "W9", {"batches": two, "config": {"segment.bytes": "200"}}),
+        "no-key": (
+            "no key in a compacted topic",
+            "W12",
+            {"batches": [keyless], "config": {"cleanup.policy": "compact"}},
+        ),
+        "unknown-attributes": ("bit 7 of a batch", "B17", {"batches": [changed(batch(0), attributes=0x80)]}),
+        "record-attributes": ("attributes of a record", "B18", {"batches": [_with_record_attributes()]}),
+    }
+    for name, (about, rule, fault) in cases.items():
+        write = partial(appended, **fault)
+        requests = {"findings": [rule]}
+        writer.whole(name, about, rule, write if rule != "M34" else partial(_unread, write), **requests)
+
+
+def _unread(write: Callable[[Path], Sequence[Vector]], log: Path) -> Sequence[Vector]:
+    """A directory that a reader may read in part."""
+    write(log)
+    return []
+
+
+def write_parquet_codecs(log: Path) -> Sequence[Vector]:
+    """The files of rows in each compression that a writer may choose."""
+    topic = plain(log)
+    for kind, codec in (("topic", "snappy"), ("partition", "none"), ("segment", "snappy")):
+        topic.codecs[kind] = codec
+    topic.commit()
+    return [read(topic.records)]
+
+
+def write_least_timestamps(log: Path) -> Sequence[Vector]:
+    """Rows that say the least timestamp of their files."""
+    topic = plain(log)
+    topic.extra["segment"] = {"min_timestamp_ms": "long"}
+    for row in topic.segments:
+        inside = [one for one in topic.records if row["base_offset"] <= one["offset"] < row["next_offset"]]
+        row["min_timestamp_ms"] = min(one["timestamp"] for one in inside if one["partition"] == row["partition"])
+    topic.commit()
+    at = {"request": "offset_for_time", "topic": "orders", "partition": 0, "timestamp": START_MS + 105}
+    return [read(topic.records), {**at, "offset": [105, START_MS + 105]}]
+
+
+def write_for_other_writers(
+    log: Path, *, protocol: Mapping[str, int], configuration: Mapping[str, str]
+) -> list[Vector]:
+    """A table that asks its writers for more: it is read all the same."""
+    topic = plain(log)
+
+    def edit(actions: list[dict]) -> list[dict]:
+        for action in actions:
+            action.get("protocol", {}).update(protocol)
+            action.get("metaData", {"configuration": {}})["configuration"].update(configuration)
+        return actions
+
+    edited(topic, edit)
+    return [read(topic.records)]
+
+
+def write_overlapping(log: Path) -> Sequence[Vector]:
+    """Kafka's files after a crash: a compacted segment beside one that it replaced."""
+    compacted = [batch(0), batch(4, 2)]
+    replaced = [batch(2, 2), batch(4, 2)]
+    later = [batch(6, 2)]
+    for batches in (compacted, replaced, later):
+        path = log / f"orders-0/{batches[0].base_offset:020d}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(one.data for one in batches))
+    records = [{"partition": 0, **one} for part in (*compacted, *later) for one in part.read(0)]
+    return [{"request": "read_kafka", "isolation_level": "read_uncommitted", "records": records}]
+
+
 # Kafka's own directories, and the witness of the format version
 
 
@@ -971,7 +1113,7 @@ def of_kafka() -> Iterator[Vector]:
         asked = [_read_kafka(f"{name}.expected.jsonl.xz", start=500 if name == "broker-data/orders-0" else None)]
         if any("committed" in one for one in _lines(name, "expected")):
             asked.append({**asked[0], "isolation_level": "read_committed"})
-        yield _kafka(f"kafka/{name}", "K1", name, asked)
+        yield _kafka(f"kafka/{name}", "K1 K5" if len(asked) > 1 else "K1", name, asked)
     for name in ("cleaned-left", "swap-left", "swap-half", "swap-and-cleaned", "deleted-left"):
         [directory] = (GOLDEN / "cleaner-crash" / name).glob("*-0")
         cleaned = name in ("swap-left", "swap-half", "deleted-left")
@@ -1007,6 +1149,16 @@ def main(directory: Path) -> None:
     write_snares(writer)
     write_refused(writer)
     write_wrong(writer)
+    write_silent(writer)
+    writer.whole("parquet-codecs", "each compression of files of rows", "M36", write_parquet_codecs)
+    writer.whole("least-timestamps", "rows with the least timestamp of their files", "R11 M33", write_least_timestamps)
+    newer = partial(write_for_other_writers, protocol={"minWriterVersion": 3}, configuration={})
+    writer.whole("writer-version-3", "a table that asks writers for more", "M4", newer)
+    only = partial(write_for_other_writers, protocol={}, configuration={"delta.appendOnly": "true"})
+    writer.whole("append-only", "a table that takes no removals", "M32", only)
+    asked = list(write_overlapping(writer.directory / "overlapping"))
+    overlapping = {"name": "overlapping", "about": "Kafka's segments that overlap", "rules": ["K3"]}
+    writer.index.append({**overlapping, "kafka": "vectors/overlapping/orders-0", "requests": asked})
     index = [witness("format-2", "a log directory of format version 2", "D8 R4 R5 O1")]
     index += [*writer.index, *of_kafka()]
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in index)

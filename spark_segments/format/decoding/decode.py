@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
+from spark_segments.format.decoding import kernels
 from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups, offsets_of_headers
 from spark_segments.format.decoding.columns import MOST_ROWS, DecodedColumns, record_batches
 from spark_segments.format.decoding.fields import POSITION
@@ -38,6 +39,7 @@ def decode_batches(
     exclude: np.ndarray | None = None,
     target_bytes: int = 4 << 20,
     view_values: bool = False,
+    marked: list[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a window's batches as RecordBatches of about `target_bytes`, none of them empty.
 
@@ -52,7 +54,8 @@ def decode_batches(
     batch, in place of the RecordBatch that would have held its records.
 
     With `view_values` the type of values is binary_view. Those above 12 bytes are views of the window's data, or of
-    what was decompressed, and keep it in memory; nothing of them is copied.
+    what was decompressed, and keep it in memory; nothing of them is copied. The positions of the batches that have a
+    record with attributes are added to `marked`.
     """
     selection = WantedRecords(
         _schema(tuple(columns), view_values),
@@ -84,6 +87,10 @@ def decode_batches(
         outcome = filling.read(group)
         if outcome.problem:
             raise corrupt(outcome, window.path, int(group.sections[outcome.section, POSITION]))
+        if marked is not None:
+            marks = np.zeros(len(group.sections), np.int8)
+            kernels.mark_attributes(group.sections, marks)
+            marked += group.sections[marks != 0, POSITION].tolist()
         if group.is_last:
             yield from filling.record_batches()
             filling = None

@@ -487,6 +487,26 @@ def decode_offsets(
     return row, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 
 
+def mark_attributes(sections: cython.const[cython.longlong][:, ::1], marks: cython.char[::1]) -> None:
+    """Sets the mark of each section in which a record has attributes. The sections were decoded without a fault."""
+    section: i64 = 0
+    record: i64
+    position: i64
+    field: Varint
+    sections_count: i64 = sections.shape[0]
+    with cython.nogil:
+        while section < sections_count:
+            position = sections[section, ADDRESS]
+            record = 0
+            while record < sections[section, COUNT]:
+                field = read_varint(position, sections[section, END])
+                if load_u8(field.at) != 0:
+                    marks[section] = 1
+                position = field.at + field.value
+                record += 1
+            section += 1
+
+
 def decode_headers(first_row: i64, rows: i64, first_header: i64, headers, key_column, value_column):
     """Fills two columns with the headers of rows [first_row, rows). Returns the fields of an Outcome.
 

@@ -38,10 +38,15 @@ from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.rebase import rebased, trimmed
 from spark_segments.log.segment.writer import SegmentWriter, count_tombstones
+from spark_segments.maintenance.verification.earlier_settings import EarlierSettings, earlier_settings
 from spark_segments.maintenance.verification.keys import KeysTask, verify_keys
 from spark_segments.maintenance.verification.manifest_rows import well_named
 from spark_segments.maintenance.verification.segments import SegmentFacts, SegmentTask, batch_starts, look_at
-from spark_segments.maintenance.verification.transactions import aborted_by, check_transactions
+from spark_segments.maintenance.verification.transactions import (
+    aborted_by,
+    check_stable_offset,
+    check_transactions,
+)
 from spark_segments.storage import FileInfo, Storage
 from spark_segments.storage.fetch import copy_file
 
@@ -78,6 +83,9 @@ class DeepLook:
     gone: list[Segment] = field(default_factory=list)
     """Segments whose .log is missing."""
 
+    settings: Mapping[int, EarlierSettings] = field(default_factory=dict)
+    """By partition, the settings that its writers were bound by."""
+
     @property
     def by_kafka(self) -> bool:
         return self.files is None
@@ -85,6 +93,8 @@ class DeepLook:
     def run(self) -> None:
         """Checks, and counts the bytes that were read."""
         named = set() if self.by_kafka else well_named(self.snapshot)
+        if not self.by_kafka:
+            self.settings = earlier_settings(self.topic.log, self.snapshot)
         for partitions in self._waves():
             facts = self._facts(partitions, named)
             if not self.by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log
@@ -121,6 +131,7 @@ class DeepLook:
                 self.by_kafka,
                 self.config.compact
                 or bool(Hole.within(snapshot, number, segment.next_offset - 1, segment.next_offset)),
+                self.settings.get(number, EarlierSettings()),
             )
             for number, row in partitions.items()
             for segment in snapshot.live_of(number)
@@ -165,6 +176,9 @@ class DeepLook:
                 transactions = [segment.transactions for segment in segments]
                 self.topic.findings.partition = number
                 check_transactions(transactions, aborted_by(transactions), self.topic.findings)
+                if len(segments) == self.snapshot.live_table(number).num_rows:
+                    holes = [hole for hole in Hole.of(self.snapshot.states) if hole.partition == number]
+                    check_stable_offset(partitions[number], transactions, holes, self.topic.findings)
         self.topic.findings.partition = None
         if not self.config.compact:
             for number, segments in facts.items():

@@ -61,13 +61,15 @@ def check_rows(snapshot: Snapshot, findings: Findings) -> None:
     for number in sorted(strangers):
         findings.add("Segments of a partition that the topic does not have", rule="D4", partition=number)
     _check_values(live, snapshot, findings)
+    captured = Captured.of(snapshot.states)
     for row in partitions:
-        _check_partition(row, findings)
+        _check_partition(row, row.partition in captured, findings)
         _check_order(row, snapshot.live_table(row.partition), findings)
     _check_removed(snapshot.segments, findings)
 
 
-def _check_partition(row: Partition, findings: Findings) -> None:
+def _check_partition(row: Partition, is_captured: bool, findings: Findings) -> None:
+    """`is_captured`: what came from a cluster, or from Kafka's files, may have no leader epochs."""
     start = row.log_start_offset
     end = row.log_end_offset
     add = partial(findings.add, partition=row.partition)
@@ -84,6 +86,9 @@ def _check_partition(row: Partition, findings: Findings) -> None:
             expected = f"an epoch above {epoch} from an offset above {begin} on"
             found = f"epoch {later_epoch} from {later_begin} on"
             add("Leader epochs do not rise", rule="M13", expected=expected, found=found)
+    if not row.leader_epochs and not is_captured and row.producer_snapshot is None:
+        expected = f"epoch {row.leader_epoch} from an offset on"
+        add("A partition has no leader epochs", severity=Findings.WARNING, rule="M13", expected=expected, found="none")
     if row.leader_epochs:
         last_epoch, begin = row.leader_epochs[-1]
         if last_epoch != row.leader_epoch:

@@ -7,7 +7,7 @@ only several segments together can tell is put together from what this returns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from spark_segments.config.values import LONG_MAX
 from spark_segments.errors import CorruptBatchError, SegmentsError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.layout import MAGIC
 from spark_segments.format.legacy import opened
 from spark_segments.format.sidecars.index import parse_offset_index
 from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index
@@ -26,11 +27,15 @@ from spark_segments.log.findings import MOST_OF_A_KIND, Finding, Findings
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.examination import FALLING, Examination
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
+from spark_segments.maintenance.verification.earlier_settings import EarlierSettings
 from spark_segments.maintenance.verification.indexes import IndexLook
 from spark_segments.maintenance.verification.transactions import SegmentTransactions, TransactionEvents, events_of
 from spark_segments.storage import Storage
 
 WINDOW_BYTES = 8 << 20
+
+_UNUSED_ATTRIBUTES = ~0x7F  # the bits of a batch that mean nothing
+_COLUMNS = ("offset", "timestamp", "value")
 
 # The figures of a row that its file must bear out.
 _FIGURES = {
@@ -50,6 +55,7 @@ class SegmentTask:
 
     `leader_epochs`: (epoch, start offset) of its partition. `by_kafka`: in a directory that Kafka wrote, where the row
     comes from a scan. `may_end_early`: the offsets behind its last batch may be missing: a cleaner or a hole took them.
+    `settings`: those that its writers were bound by, as far as that is known.
     """
 
     topic: str
@@ -59,6 +65,7 @@ class SegmentTask:
     limits: SegmentLimits
     by_kafka: bool
     may_end_early: bool
+    settings: EarlierSettings = field(default_factory=EarlierSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,7 @@ class _SegmentLook:
         self._end_loss(segment.next_offset)
         if not self._damaged:
             self._check_row()
+            self._check_chunk_size()
             if indexes.check_entries() and not self._task.by_kafka and self._seen.batches:
                 steps = self._examination.steps(segment.byte_position, check_crc=False)
                 indexes.check_rebuilt(self._seen.max_timestamp_ms, by_broker=not self._without_epoch, steps=steps)
@@ -215,6 +223,7 @@ class _SegmentLook:
         self._seen.tombstones += tombstones if len(in_log) else 0
         self._note_offsets(in_log)
         self._check_epochs(in_log)
+        self._check_limits(in_log)
         try:
             indexes.add(batches)
         except CorruptBatchError as error:
@@ -271,6 +280,61 @@ class _SegmentLook:
                 found=int(batches.leader_epoch[row]),
             )
 
+    def _check_limits(self, batches: BatchTable) -> None:
+        """A batch has no bits that mean nothing, and is no larger than the topic allowed when it was appended."""
+        settings, offset = self._task.settings, batches.base_offset + self._segment.offset_shift
+        known = settings.known_at(offset) & (batches.magic >= MAGIC)
+        if not known.any():
+            return
+        unused = batches.attributes & _UNUSED_ATTRIBUTES
+        for row in np.flatnonzero(known & (unused != 0)):
+            self._findings.add(
+                "A batch has attributes that mean nothing",
+                severity=Findings.WARNING,
+                rule="B17",
+                byte_position=int(batches.byte_position[row]),
+                expected="bits 7 to 15 that are 0",
+                found=f"0x{int(batches.attributes[row]) & 0xFFFF:04x}",
+            )
+        most = settings.most_message_bytes(offset)
+        for row in np.flatnonzero(known & (batches.size > most)):
+            self._findings.add(
+                "A batch is larger than max.message.bytes was when it was appended",
+                severity=Findings.WARNING,
+                rule="M30",
+                byte_position=int(batches.byte_position[row]),
+                expected=f"at most {most[row]} bytes",
+                found=int(batches.size[row]),
+            )
+
+    def _check_chunk_size(self) -> None:
+        """A chunk of several batches is no larger than a segment might be."""
+        segment = self._segment
+        most = self._task.settings.most_segment_bytes(segment.base_offset)
+        if segment.state == Segment.CHUNK and most is not None and segment.batches > 1 and segment.log_bytes > most:
+            self._findings.add(
+                "A chunk is larger than segment.bytes was when it was appended",
+                severity=Findings.WARNING,
+                rule="W9",
+                expected=f"at most {most} bytes",
+                found=segment.log_bytes,
+            )
+
+    def _check_keys(self, decoded: pa.RecordBatch, batches: BatchTable, of_batch: np.ndarray) -> None:
+        """No record that was appended to a compacted topic is without a key: compaction would take it."""
+        if len(decoded.columns) < len(_COLUMNS) + 1 or not decoded.column("key").null_count:
+            return
+        offset = decoded.column("offset").to_numpy() + self._segment.offset_shift
+        is_null = decoded.column("key").is_null().to_numpy(zero_copy_only=False) & ~batches.is_control[of_batch]
+        for row in np.flatnonzero(is_null & self._task.settings.is_compacted_at(offset))[:MOST_OF_A_KIND]:
+            self._findings.add(
+                "A record without a key was appended to a compacted topic",
+                rule="W12",
+                byte_position=int(batches.byte_position[of_batch[row]]),
+                expected="a key",
+                found=f"none at offset {offset[row]}",
+            )
+
     def _check_records(self, window: Window) -> tuple[int, int]:
         """(tombstones, records) of the batches, each record decoded; bad ones are reported and passed over."""
         tombstones = 0
@@ -303,10 +367,12 @@ class _SegmentLook:
         tombstones = 0
         records = 0
         largest = np.full(len(batches), -1, np.int64)
-        for decoded in self._decoded(replace(window, offset_shift=0)):
+        marked: list[int] = []
+        for decoded in self._decoded(replace(window, offset_shift=0), marked):
             offset = decoded.column(0).to_numpy()
             timestamp_us = decoded.column(1).view(pa.int64()).to_numpy()
             of_batch = np.searchsorted(batches.last_offset, offset)
+            self._check_keys(decoded, batches, of_batch)
             if offset[0] <= last_offset or (offset[1:] <= offset[:-1]).any():
                 first = int(np.argmax(np.diff(offset, prepend=last_offset) <= 0))
                 raise CorruptBatchError(
@@ -327,6 +393,7 @@ class _SegmentLook:
                 nulls = np.flatnonzero(decoded.column(2).is_null().to_numpy(zero_copy_only=False))
                 tombstones += int((~batches.is_control[of_batch[nulls[nulls >= first_row]]]).sum())
         self._last_record_offset = last_offset
+        self._check_record_attributes(batches, marked)
         for row in np.flatnonzero(largest > batches.max_timestamp):
             self._findings.add(
                 "A record is younger than its batch says",
@@ -337,16 +404,29 @@ class _SegmentLook:
             )
         return tombstones, records
 
-    def _decoded(self, window: Window) -> Iterator[pa.RecordBatch]:
+    def _check_record_attributes(self, batches: BatchTable, marked: list[int]) -> None:
+        known = self._task.settings.known_at(batches.base_offset + self._segment.offset_shift)
+        for row in np.flatnonzero(known & np.isin(batches.byte_position, marked)):
+            self._findings.add(
+                "A record has attributes, which mean nothing",
+                severity=Findings.WARNING,
+                rule="B18",
+                byte_position=int(batches.byte_position[row]),
+                expected="0 in each record of the batch",
+                found="another number",
+            )
+
+    def _decoded(self, window: Window, marked: list[int]) -> Iterator[pa.RecordBatch]:
         for part in opened(window):
             yield from decode_batches(
                 part,
                 topic=self._task.topic,
                 partition=self._segment.partition,
-                columns=("offset", "timestamp", "value"),
+                columns=(*_COLUMNS, "key") if self._task.settings.has_compaction else _COLUMNS,
                 include_control=True,
                 target_bytes=2 * WINDOW_BYTES,
                 view_values=True,  # only whether there is one is asked
+                marked=marked,
             )
 
     def _check_row(self) -> None:

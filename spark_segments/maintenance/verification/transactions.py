@@ -12,11 +12,15 @@ from functools import partial
 
 import numpy as np
 
+from spark_segments.errors import SegmentsError
 from spark_segments.format import control, layout
 from spark_segments.format.layout import NO_PRODUCER_ID
+from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
 from spark_segments.format.sidecars.txn_index import TXN_ENTRY_BYTES, AbortedTransactions
 from spark_segments.format.window import Window
 from spark_segments.log.findings import Findings
+from spark_segments.log.manifest.rows import Partition
+from spark_segments.log.manifest.state.states import Hole
 
 DATA = 0
 ABORT = 1
@@ -81,6 +85,11 @@ def events_of(window: Window) -> TransactionEvents | None:
 
 def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTransactions]:
     """{path of the .log: the transactions that its markers abort} of a partition's segments, in order."""
+    return _walked(segments)[0]
+
+
+def _walked(segments: Iterable[SegmentTransactions]) -> tuple[dict[str, AbortedTransactions], dict[int, int]]:
+    """(what `aborted_by` gives, {producer id: where its transaction begins that has no end})"""
     aborted = {}
     under_way: dict[int, int] = {}
     for segment in segments:
@@ -96,7 +105,44 @@ def aborted_by(segments: Iterable[SegmentTransactions]) -> dict[str, AbortedTran
             if first is not None and kind == ABORT:
                 rows.append((producer_id, first, offset, min(under_way.values(), default=offset + 1)))
         aborted[segment.log_path] = AbortedTransactions.of(rows)
-    return aborted
+    return aborted, under_way
+
+
+def check_stable_offset(
+    row: Partition, segments: Sequence[SegmentTransactions], holes: Sequence[Hole], findings: Findings
+) -> None:
+    """Checks that the partition's last stable offset is where the first open transaction begins, or the log end.
+    `segments`: all of the partition, in order.
+
+    A transaction may have begun below the log start: the row's producer snapshot has it. A marker may have been in a
+    hole: then nobody knows whether its transaction has ended.
+    """
+    start, end = row.log_start_offset, row.log_end_offset
+    opened = {*_walked(segments)[1].values(), *_opened_before(row)}
+    stable = max(start, min(opened, default=end))
+    found = max(start, row.last_stable_offset)
+    known = {max(start, offset) for offset in (stable, *_opened_before(row))}
+    if found in known or any(hole.end_offset > stable for hole in holes):
+        return
+    effect = "records are hidden from read_committed" if found < stable else "read_committed shows open transactions"
+    findings.add(
+        f"The last stable offset is not where the first open transaction begins: {effect}",
+        rule="M35",
+        expected=stable,
+        found=row.last_stable_offset,
+    )
+
+
+def _opened_before(row: Partition) -> list[int]:
+    """Where the transactions begin that were open when the partition was imported or captured last."""
+    if row.producer_snapshot is None:
+        return []
+    try:
+        entries = parse_producer_snapshot(row.producer_snapshot)
+    except SegmentsError:  # a finding of its own
+        return []
+    firsts = (entry.current_txn_first_offset for entry in entries)
+    return [first for first in firsts if first >= 0]
 
 
 def check_transactions(

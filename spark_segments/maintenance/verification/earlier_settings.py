@@ -1,0 +1,155 @@
+"""The settings of a topic when each of its offsets was assigned, as far as Delta's log still says.
+
+A writer is bound by the settings at the commit that adds its batches. Records that an import, a capture, a mirror or a
+restore brought were judged by others: they are passed over, and so is what came before the oldest version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_segments.config import TopicConfig, topic_config
+from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.log.directory import LogDirectory
+from spark_segments.log.manifest.files.delta.actions import added_file, is_fence
+from spark_segments.log.manifest.operation import Operation
+from spark_segments.log.manifest.role import FOLLOWER
+from spark_segments.log.manifest.schemas import TOPIC_KIND
+from spark_segments.log.manifest.state.captures import Captured
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.topic_log import TopicLog
+from spark_segments.log.manifest.topic_row import topic_of
+from spark_segments.storage.delta import commit_info
+
+_CAPTURE = "capture"
+_BRING_RECORDS = frozenset(
+    (
+        _CAPTURE,
+        Operation.CREATE,
+        Operation.ERASE,
+        Operation.IMPORT,
+        Operation.MIRROR,
+        Operation.PROMOTE,
+        Operation.RESTORE,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What binds a writer."""
+
+    segment_bytes: int
+    max_message_bytes: int
+    is_compacted: bool
+
+    @staticmethod
+    def of(config: TopicConfig) -> Limits:
+        return Limits(config.segment_bytes, config.max_message_bytes, config.compact)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSettings:
+    """The limits of a partition by offset: from each of `starts` on those beside it. Below the first they are unknown.
+
+    A chunk may have been written right before a change of its settings, and committed right after it: so sizes are
+    held against both.
+    """
+
+    starts: tuple[int, ...] = ()
+    limits: tuple[Limits, ...] = ()
+
+    @property
+    def has_compaction(self) -> bool:
+        return any(limits.is_compacted for limits in self.limits)
+
+    def known_at(self, offsets: np.ndarray) -> np.ndarray:
+        """bool[]: whether the settings at these offsets are known."""
+        is_known: np.ndarray = self._periods(offsets) >= 0
+        return is_known
+
+    def most_message_bytes(self, offsets: np.ndarray) -> np.ndarray:
+        """int64[]: the largest batch that could be appended at each offset."""
+        sizes = np.array([limits.max_message_bytes for limits in self.limits], np.int64)
+        most: np.ndarray = self._largest(sizes)[self._periods(offsets)]
+        return most
+
+    def is_compacted_at(self, offsets: np.ndarray) -> np.ndarray:
+        """bool[]: whether the topic was compacted when each offset was assigned."""
+        periods = self._periods(offsets)
+        flags = np.array([limits.is_compacted for limits in self.limits], bool)
+        is_compacted: np.ndarray = flags[periods] & (periods >= 0)
+        return is_compacted
+
+    def most_segment_bytes(self, offset: int) -> int | None:
+        """The largest chunk from an offset on, which may have been merged since; None where that is unknown."""
+        period = int(self._periods(np.array([offset]))[0])
+        if period < 0:
+            return None
+        return max(limits.segment_bytes for limits in self.limits[max(period - 1, 0) :])
+
+    def _periods(self, offsets: np.ndarray) -> np.ndarray:
+        periods: np.ndarray = np.searchsorted(np.array(self.starts, np.int64), offsets, side="right") - 1
+        return periods
+
+    @staticmethod
+    def _largest(values: np.ndarray) -> np.ndarray:
+        largest: np.ndarray = np.maximum(values, np.concatenate([values[:1], values[:-1]]))
+        return largest
+
+
+def earlier_settings(log: LogDirectory, snapshot: Snapshot) -> dict[int, EarlierSettings]:
+    """By partition, what Delta's log says; empty where it says nothing. What a follower has is its leader's."""
+    if snapshot.role == FOLLOWER:
+        return {}
+    try:
+        return _found(log, snapshot)
+    except (FileNotFoundError, InvalidOptionError, SegmentsError, KeyError, ValueError, pa.ArrowException):
+        return {}  # vacuum took what would say it
+
+
+def _found(log: LogDirectory, snapshot: Snapshot) -> dict[int, EarlierSettings]:
+    topic_log = log.manifest(snapshot.topic).log
+    versions = [version for version in topic_log.versions() if version <= snapshot.version]
+    start, changes = _changes(topic_log, versions)
+    ends = [_log_ends(topic_log, version) for version in (start, *changes)]
+    configs = [topic_log.state(version).snapshot.config for version in (start, *changes)]
+    limits = tuple(Limits.of(topic_config(config, log.defaults)) for config in configs)
+    settings = {}
+    for row in snapshot.partition_rows:
+        number = row.partition
+        captured = Captured.end(snapshot.states, number)
+        starts = tuple(max(at.get(number, 0), captured) for at in ends)
+        settings[number] = EarlierSettings(starts, limits)
+    return settings
+
+
+def _changes(topic_log: TopicLog, versions: Sequence[int]) -> tuple[int, list[int]]:
+    """(the version behind which all commits are appends or jobs, the versions after it with another topic's row)."""
+    start = versions[0]
+    changes: list[int] = []
+    properties: object = None
+    for version in versions:
+        actions = topic_log.delta.actions(version)
+        if is_fence(actions):
+            continue
+        if commit_info(actions).get("change") in _BRING_RECORDS:
+            start, changes, properties = version, [], None
+        files = [added_file(action["add"]) for action in actions if "add" in action]
+        topics = [file for file in files if file.kind == TOPIC_KIND]
+        if topics and version != start:
+            [row] = topic_log.store.read_all(topics)
+            config = dict(topic_of(row).config)
+            if config != properties:
+                changes.append(version)
+                properties = config
+    return start, changes
+
+
+def _log_ends(topic_log: TopicLog, version: int) -> dict[int, int]:
+    rows = topic_log.state(version).snapshot.partition_rows
+    return {row.partition: row.log_end_offset for row in rows}
