@@ -80,6 +80,7 @@ def test_without_once_it_follows_until_it_is_ended(places, python_environment, e
     command = [sys.executable, "-m", "spark_segments", "mirror", *places, "--interval", "50ms"]
     with subprocess.Popen(command, env=python_environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
+        assert "until it is ended" in process.stderr.readline()
         while not process.stderr.readline().startswith("mirror: 2 topics"):
             pass
         leader = LogDir.open(places[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,8 +70,8 @@ def mirror(
 
     It runs until it is ended, unless --once is given, and may be killed at
     any moment: the next run goes on. A follower that is far behind jumps to
-    the leader's newest version. With --output json each pass that changed
-    something is a line.
+    the leader's newest version. The first pass is printed, then each pass
+    that changed something; with --output json only those, a line each.
 
     Example: segments mirror /data/log s3://backup/log --topic 'orders*'
     Example: segments mirror /data/log /backup/log --once --master local[4]
@@ -102,6 +103,12 @@ def mirror(
         if report.failed:
             raise typer.Exit(FAILED)
         return
+    print(
+        f"mirror: {source} is followed in {followers.uri}, with a look every {interval}, until it is ended (Ctrl+C). "
+        "A pass that copies something is printed",
+        file=sys.stderr,
+        flush=True,
+    )
     with until_interrupted():
         _follow(work, followers, seconds, output, metrics)
 
@@ -111,6 +118,7 @@ def _follow(
 ) -> NoReturn:
     """Runs pass after pass. Each error is printed once. A topic that failed is tried again in each pass."""
     told: set[str] = set()
+    is_first = True
     while True:
         try:
             report = work()
@@ -120,8 +128,9 @@ def _follow(
             report = Report("mirror", dry_run=False)
             report.warn(str(error))
         told = tell(report, told)
-        if report.details.get("commits"):
+        if report.details.get("commits") or (is_first and output is not Output.JSON):
             _print(report, output)
+        is_first = False
         if metrics is not None:
             _write_metrics(metrics, target, report)
         time.sleep(seconds)
