@@ -40,7 +40,7 @@ _BRING_RECORDS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WriterLimits:
     """What binds a writer."""
 
     segment_bytes: int
@@ -48,8 +48,8 @@ class Limits:
     is_compacted: bool
 
     @staticmethod
-    def of(config: TopicConfig) -> Limits:
-        return Limits(config.segment_bytes, config.max_message_bytes, config.compact)
+    def of(config: TopicConfig) -> WriterLimits:
+        return WriterLimits(config.segment_bytes, config.max_message_bytes, config.compact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class EarlierSettings:
     """
 
     starts: tuple[int, ...] = ()
-    limits: tuple[Limits, ...] = ()
+    limits: tuple[WriterLimits, ...] = ()
 
     @property
     def has_compaction(self) -> bool:
@@ -118,7 +118,7 @@ def _found(log: LogDirectory, snapshot: Snapshot) -> dict[int, EarlierSettings]:
     start, changes = _changes(topic_log, versions)
     ends = [_log_ends(topic_log, version) for version in (start, *changes)]
     configs = [topic_log.state(version).snapshot.config for version in (start, *changes)]
-    limits = tuple(Limits.of(topic_config(config, log.defaults)) for config in configs)
+    limits = tuple(WriterLimits.of(topic_config(config, log.defaults)) for config in configs)
     settings = {}
     for row in snapshot.partition_rows:
         number = row.partition

@@ -283,11 +283,11 @@ class _SegmentLook:
     def _check_limits(self, batches: BatchTable) -> None:
         """A batch has no bits that mean nothing, and is no larger than the topic allowed when it was appended."""
         settings, offset = self._task.settings, batches.base_offset + self._segment.offset_shift
-        known = settings.known_at(offset) & (batches.magic >= MAGIC)
-        if not known.any():
+        is_judged = settings.known_at(offset) & (batches.magic >= MAGIC)
+        if not is_judged.any():
             return
         unused = batches.attributes & _UNUSED_ATTRIBUTES
-        for row in np.flatnonzero(known & (unused != 0)):
+        for row in np.flatnonzero(is_judged & (unused != 0)):
             self._findings.add(
                 "A batch has attributes that mean nothing",
                 severity=Findings.WARNING,
@@ -297,7 +297,7 @@ class _SegmentLook:
                 found=f"0x{int(batches.attributes[row]) & 0xFFFF:04x}",
             )
         most = settings.most_message_bytes(offset)
-        for row in np.flatnonzero(known & (batches.size > most)):
+        for row in np.flatnonzero(is_judged & (batches.size > most)):
             self._findings.add(
                 "A batch is larger than max.message.bytes was when it was appended",
                 severity=Findings.WARNING,
@@ -405,8 +405,8 @@ class _SegmentLook:
         return tombstones, records
 
     def _check_record_attributes(self, batches: BatchTable, marked: list[int]) -> None:
-        known = self._task.settings.known_at(batches.base_offset + self._segment.offset_shift)
-        for row in np.flatnonzero(known & np.isin(batches.byte_position, marked)):
+        is_judged = self._task.settings.known_at(batches.base_offset + self._segment.offset_shift)
+        for row in np.flatnonzero(is_judged & np.isin(batches.byte_position, marked)):
             self._findings.add(
                 "A record has attributes, which mean nothing",
                 severity=Findings.WARNING,

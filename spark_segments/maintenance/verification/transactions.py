@@ -121,8 +121,8 @@ def check_stable_offset(
     opened = {*_walked(segments)[1].values(), *_opened_before(row)}
     stable = max(start, min(opened, default=end))
     found = max(start, row.last_stable_offset)
-    known = {max(start, offset) for offset in (stable, *_opened_before(row))}
-    if found in known or any(hole.end_offset > stable for hole in holes):
+    allowed = {max(start, offset) for offset in (stable, *_opened_before(row))}
+    if found in allowed or any(hole.end_offset > stable for hole in holes):
         return
     effect = "records are hidden from read_committed" if found < stable else "read_committed shows open transactions"
     findings.add(
