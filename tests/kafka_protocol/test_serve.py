@@ -20,6 +20,7 @@ import kafka
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+from kio.schema.errors import ErrorCode
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError, SegmentsError
@@ -241,6 +242,27 @@ def test_a_client_sees_the_topics_with_their_ids_and_settings(server, log):
     [future] = client.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
     broker = future.result(PATIENCE_SECONDS)
     assert {broker[name].value for name in ("auto.create.topics.enable", "delete.topic.enable")} == {"false"}
+
+
+def test_settings_name_what_their_values_come_from_and_a_group_has_none(tmp_path):
+    log = LogDir.create(str(tmp_path), defaults={"segment.bytes": "2000000"})
+    log.create_topic("set", config={"retention.ms": "86400000"})
+    topic = {"resource_type": 2, "resource_name": "set", "configuration_keys": ("retention.ms", "segment.bytes")}
+    group = {"resource_type": 32, "resource_name": "billing", "configuration_keys": None}
+    with serving(log) as server:
+        [settings] = answered(server.port, 32, 4, topic | {"include_synonyms": True}).results
+        [bare] = answered(server.port, 32, 4, topic | {"include_synonyms": False}).results
+        [none] = answered(server.port, 32, 4, group).results
+    shown = {
+        entry.name: [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
+        for entry in settings.configs
+    }
+    assert shown == {
+        "retention.ms": [("retention.ms", "86400000", 1), ("log.retention.ms", "604800000", 5)],
+        "segment.bytes": [("log.segment.bytes", "2000000", 4), ("log.segment.bytes", "1073741824", 5)],
+    }
+    assert not any(entry.synonyms for entry in bare.configs)
+    assert none.error_code == ErrorCode.none and not none.configs
 
 
 def test_a_partition_has_the_size_of_its_files(tmp_path):

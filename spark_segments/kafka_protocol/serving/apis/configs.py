@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,9 @@ from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call
 from spark_segments.kafka_protocol.serving.messages import Each
 from spark_segments.log import Erasure
 
-_TOPIC, _BROKER = 2, 4  # types of resources
+_TOPIC = 2  # types of resources
+_BROKER = 4
+_GROUP = 32
 _SOURCES = {TOPIC: 1, FILE: 4, DEFAULT: 5}  # Kafka's DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
 _TYPES = {BOOLEAN: 1, STRING: 2, INT: 3, LONG: 5, DOUBLE: 6, LIST: 7}
 
@@ -31,10 +33,11 @@ def _describe_configs(call: Call) -> dict[str, Any]:
 def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
     code, message, configs = ErrorCode.none, "", []
     names = frozenset(asked.configuration_keys or ())
+    with_synonyms = call.request.body.include_synonyms
     if asked.resource_type == _TOPIC:
         view, code = call.topic(asked.resource_name)
         if view is not None:
-            configs = _configs(view.config, names, with_docs)
+            configs = _configs(view.config, names, with_docs, with_synonyms)
             if ERASED_OFFSETS in names:
                 ranges = json.dumps(Erasure.rewritten(view.snapshot))
                 configs.append(_config(ERASED_OFFSETS, ranges, _SOURCES[DEFAULT], _TYPES[STRING], None))
@@ -44,7 +47,7 @@ def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
             for name, (value, kind) in _broker(call).items()
             if not names or name in names
         ]
-    else:
+    elif asked.resource_type != _GROUP:  # a group has settings by the protocol of KIP-848 alone: none here
         code, message = ErrorCode.invalid_request, "Only topics and the broker have settings"
     return {
         "error_code": code,
@@ -70,23 +73,47 @@ def _broker(call: Call) -> dict[str, tuple[str, int]]:
     }
 
 
-def _configs(config: TopicConfig, names: Set[str], with_docs: bool) -> list[Mapping[str, Any]]:
+def _configs(config: TopicConfig, names: Set[str], with_docs: bool, with_synonyms: bool) -> list[Mapping[str, Any]]:
     sources = config.sources()
-    return [
-        _config(name, value, _SOURCES[sources[name]], _TYPES[KEYS[name].type], KEYS[name].doc if with_docs else None)
-        for name, value in config.effective().items()
-        if not names or name in names
-    ]
+    defaults = TopicConfig().effective()
+    configs = []
+    for name, value in config.effective().items():
+        if names and name not in names:
+            continue
+        source = sources[name]
+        synonyms = _synonyms(name, value, source, defaults[name]) if with_synonyms else []
+        doc = KEYS[name].doc if with_docs else None
+        configs.append(_config(name, value, _SOURCES[source], _TYPES[KEYS[name].type], doc, synonyms))
+    return configs
 
 
-def _config(name: str, value: str | None, source: int, kind: int, doc: str | None) -> Mapping[str, Any]:
+def _synonyms(name: str, value: str, source: str, default: str) -> list[Mapping[str, Any]]:
+    """What a setting's value comes from, the first of which counts: its own source, then Kafka's default. A value of
+    the defaults file that a topic's own hides is not named.
+    """
+    server_name = next((synonym.name for synonym in KEYS[name].server if synonym.factor == 1), name)
+    synonyms = [{"name": server_name, "value": default, "source": _SOURCES[DEFAULT]}]
+    if source != DEFAULT:
+        own_name = name if source == TOPIC else server_name
+        synonyms.insert(0, {"name": own_name, "value": value, "source": _SOURCES[source]})
+    return synonyms
+
+
+def _config(
+    name: str,
+    value: str | None,
+    source: int,
+    kind: int,
+    doc: str | None,
+    synonyms: Sequence[Mapping[str, Any]] = (),
+) -> Mapping[str, Any]:
     return {
         "name": name,
         "value": value,
         "read_only": True,
         "config_source": source,
         "is_sensitive": False,
-        "synonyms": [],
+        "synonyms": [*synonyms],
         "config_type": kind,
         "documentation": doc,
     }
