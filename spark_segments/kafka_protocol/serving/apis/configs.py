@@ -92,7 +92,7 @@ def _synonyms(name: str, value: str, source: str, default: str) -> list[Mapping[
     the defaults file that a topic's own hides is not named.
     """
     server_name = next((synonym.name for synonym in KEYS[name].server if synonym.factor == 1), name)
-    synonyms = [{"name": server_name, "value": default, "source": _SOURCES[DEFAULT]}]
+    synonyms: list[Mapping[str, Any]] = [{"name": server_name, "value": default, "source": _SOURCES[DEFAULT]}]
     if source != DEFAULT:
         own_name = name if source == TOPIC else server_name
         synonyms.insert(0, {"name": own_name, "value": value, "source": _SOURCES[source]})
