@@ -187,6 +187,7 @@ def test_what_is_not_understood_of_a_condition_limits_no_key():
     key = pc.field("key")
     for condition in (key.isin([b"a", None]), key == key, (key == b"a").is_null(), ~(key == b"a"), key != b"a"):
         assert keys_of_condition(condition, schema) is None
+    assert keys_of_condition((key == b"a") | (pc.field("offset") > 3), schema) is None
     assert keys_of_condition((key == b"a") & (pc.field("offset") > 3), schema) == {b"a"}
     assert keys_of_condition((key == b"") | key.isin([b"b"]), schema) == {b"", b"b"}
     assert keys_of_condition(key.isin([]), schema) == frozenset()

@@ -1686,6 +1686,22 @@ MUTANTS = (
     ),
     Mutant(
         "keys",
+        "a list of keys with null finds no record without a key",
+        "log/reading/condition_keys.py",
+        "return None if None in values else frozenset(",
+        "return frozenset(",
+        "tests/keys/test_conditions.py::test_what_is_not_understood_of_a_condition_limits_no_key",
+    ),
+    Mutant(
+        "keys",
+        "a condition on another column beside one on the key is passed over",
+        "log/reading/condition_keys.py",
+        "return frozenset().union(*limits) if len(limits) == len(parts) else None",
+        "return frozenset().union(*limits) if limits else None",
+        "tests/keys/test_conditions.py::test_what_is_not_understood_of_a_condition_limits_no_key",
+    ),
+    Mutant(
+        "keys",
         "an erased key stays in the index",
         "keys/job.py",
         "        runs = commits.without_erased(commits.believed(runs_within(state, starts)))\n",
