@@ -297,7 +297,8 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     --key asks the index of the topic's keys, where `segments index` has made
     one, and scans what that does not have: the records are all that the key
     has, in whatever partition. A line on standard error says what was looked
-    at. --latest prints the newest record alone.
+    at. --latest prints the newest record alone. A key that writers put into
+    several partitions themselves has one in each.
 
     Example: segments consume /data/log orders -n 10 \\
       --from-time "2 hours ago" --property print.key=true
