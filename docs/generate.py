@@ -122,7 +122,7 @@ FACE: dict[str, tuple[str, ...]] = {
     ),
     "spark_segments.face.topic.Topic": (
         *("version", "snapshot", "config", "offsets", "offsets_for_times", "describe", "history", "explain", "verify"),
-        *("scan", "append", "alter", "delete_records"),
+        *("scan", "to_spark", "append", "alter", "delete_records"),
     ),
     "spark_segments.log.reading.scan.Scan": (
         *("batches", "to_reader", "to_table"),
