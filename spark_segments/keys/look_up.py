@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import SegmentsError, StorageError, UnknownTopicError
+from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.keys.belief import believed_runs, is_checked, uncovered
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import KEYS_DIRECTORY, IndexFiles, IndexList, indexed_topics, indexes
@@ -29,7 +29,7 @@ Offsets = Mapping[int, OffsetRanges]
 UNNAMED_MS = 86_400_000
 """A file that no list names may be one of a job that runs now. It stays for so long at least."""
 
-NEAR_BYTES = 128 << 10
+NEAR_BYTES = 64 << 10
 """Two records are read in one go where so many bytes of log at most lie between them: a look at each costs more."""
 
 MOST_RANGES = 4096
@@ -69,7 +69,7 @@ class KeyIndexes:
         try:
             index_list = IndexFiles(self._storage, snapshot.topic).newest_list()
             runs = believed_runs(index_list, self._log.manifest(snapshot.topic), snapshot)
-        except (StorageError, FileNotFoundError):
+        except (SegmentsError, FileNotFoundError):
             return IndexList(), []
         return index_list, [run for run in runs if _is_among(run, offsets.get(run.partition, ()))]
 
