@@ -34,7 +34,8 @@ def log(tmp_path: Path) -> LogDir:
 def commit(log: LogDir, *actions: dict[str, Any]) -> LogDir:
     """Adds a commit of another program, and opens the log directory anew."""
     version = log.topic("orders").manifest.snapshot(deleted=True).version + 1
-    commit_file(log, version).write_text("\n".join(map(json.dumps, [{"commitInfo": {}}, *actions])))
+    info = {"commitId": f"{version:032x}", "attempt": 0}
+    commit_file(log, version).write_text("\n".join(map(json.dumps, [{"commitInfo": info}, *actions])))
     return LogDir.open(log.uri)
 
 
