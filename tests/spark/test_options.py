@@ -254,3 +254,8 @@ def test_a_batch_size_of_zero_is_one_record_a_batch_as_in_kafka():
 def test_options_that_name_topics_are_a_read():
     assert is_read({"path": "/log", "Assign": "{}"})
     assert not is_read({"path": "/log", "topic": "orders"})
+
+
+@pytest.mark.parametrize("name", ["startingOffset", "startngOffsets", "failOnDatLoss"])
+def test_a_misspelt_name_is_shown_as_it_was_typed_though_spark_gives_it_in_lower_case(name):
+    assert f"Unknown option {name} of the reader" in refusal(read, **{name.lower(): "x"})

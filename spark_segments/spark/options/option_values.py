@@ -51,9 +51,9 @@ class OptionValues:
         for name in sorted(self._values.keys() - spellings.keys() - _FOREIGN_NAMES):
             nearest = difflib.get_close_matches(name, spellings, n=1, cutoff=_LIKENESS)
             if nearest and not name.startswith(_FOREIGN_PREFIXES):
-                raise InvalidOptionError(
-                    f"Unknown option {spelt[name]} of the {side}", hint=f"Did you mean {spellings[nearest[0]]}?"
-                )
+                spelling = spellings[nearest[0]]
+                given = spelt[name] if spelt[name] != name else _in_case_of(name, spelling)
+                raise InvalidOptionError(f"Unknown option {given} of the {side}", hint=f"Did you mean {spelling}?")
 
     def has(self, name: str) -> bool:
         """Whether the option is given, with any value. A key of Kafka's may have its prefix."""
@@ -143,6 +143,14 @@ class OptionValues:
     def prefixed(self, prefix: str) -> dict[str, str]:
         """All options whose names begin with `prefix`, under the rest of their names."""
         return {name.removeprefix(prefix): value for name, value in self._values.items() if name.startswith(prefix)}
+
+
+def _in_case_of(name: str, spelling: str) -> str:
+    """A name in lower case, as Spark hands all names over, with the capital letters of the option that it is like."""
+    letters = list(name)
+    for block in difflib.SequenceMatcher(None, name, spelling.lower()).get_matching_blocks():
+        letters[block.a : block.a + block.size] = spelling[block.b : block.b + block.size]
+    return "".join(letters)
 
 
 def json_object(text: str) -> dict[str, Any]:
