@@ -52,8 +52,8 @@ class OptionValues:
             nearest = difflib.get_close_matches(name, spellings, n=1, cutoff=_LIKENESS)
             if nearest and not name.startswith(_FOREIGN_PREFIXES):
                 spelling = spellings[nearest[0]]
-                given = spelt[name] if spelt[name] != name else _in_case_of(name, spelling)
-                raise InvalidOptionError(f"Unknown option {given} of the {side}", hint=f"Did you mean {spelling}?")
+                typed = spelt[name] if spelt[name] != name else _in_case_of(name, spelling)
+                raise InvalidOptionError(f"Unknown option {typed} of the {side}", hint=f"Did you mean {spelling}?")
 
     def has(self, name: str) -> bool:
         """Whether the option is given, with any value. A key of Kafka's may have its prefix."""
