@@ -262,10 +262,11 @@ class IndexUpdate:
         storage = self.log.storage
         for _ in range(MOST_MERGES):
             newest, snapshot = self.files.newest_list(), self._snapshot()
-            tasks = merges_of(newest.runs)
+            starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
+            # Runs below the log start have nothing that a merge could keep. The next check takes them out of the list.
+            tasks = merges_of(runs_within(newest, starts))
             if not tasks or newest.topic_id != snapshot.topic_id:
                 return
-            starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
             merge = MergeRuns(storage, self.files.directory, newest.topic_id, starts)
             results = run_tasks(merge, tasks, self.spark, at_a_time=storage.tasks_at_a_time)
             merged = list(zip(tasks, results, strict=True))
