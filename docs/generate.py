@@ -132,7 +132,7 @@ FACE: dict[str, tuple[str, ...]] = {
     "spark_segments.log.groups.group": ("Positions",),
     "spark_segments.Position": ("at",),
     "spark_segments.maintenance": (
-        *("roll", "retain", "compact", "vacuum", "table", "erase", "restore"),
+        *("roll", "retain", "compact", "vacuum", "index", "table", "erase", "restore"),
         *("mirror", "promote", "verify", "Report"),
     ),
     "spark_segments.kafka_protocol": ("capture", "CaptureOptions", "replay", "ReplayOptions", "Partitions"),

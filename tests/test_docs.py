@@ -308,7 +308,7 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name():
     listed = {tuple(line.split("`")[1].split(".")) for line in lines}
     # What jobs and engines ask for: no user needs it.
     inside = {"storage", "defaults", "uri", "is_kafka", "manifest", "decoders", "values"}
-    inside |= {"of", "schema", "select", "parts", "read", "columns", "of_times", "key_bytes"}
+    inside |= {"of", "schema", "select", "parts", "read", "columns", "of_times", "of_keys", "key_bytes"}
     of_the_core = {"snapshot", "directories", "is_there", "named", "known", "check_writable"}
     of_the_core |= {
         "note_follower",
@@ -359,7 +359,9 @@ def test_the_changelog_and_the_recipe_have_the_version():
 
 def _commands(text: str) -> Iterator[list[str]]:
     """The words of each `segments` command in the blocks of a page that are no code."""
-    for block in re.findall(r"^ *```(?:console|bash|sh)?\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
+    for language, block in re.findall(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
+        if language not in ("", "console", "bash", "sh"):
+            continue
         for line in block.replace("\\\n", " ").splitlines():
             line = re.sub(r"^.*spark-submit.*\(segments doctor --path job\)\"", "segments", line.strip())
             for command in re.split(r"&&|\|\||[|;]\s", line.removeprefix("$ ")):

@@ -10,7 +10,7 @@ COMMANDS = [
     *(("topic", name) for name in ("create", "list", "alter", "delete", "history", "restore")),
     *(("groups", name) for name in ("list", "show", "reset", "delete")),
     *((name,) for name in ("offsets", "append", "consume", "sql", "delete-records")),
-    *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "table", "maintain")),
+    *((name,) for name in ("roll", "retain", "compact", "vacuum", "erase", "index", "table", "maintain")),
     *((name,) for name in ("mirror", "promote")),
     *((name,) for name in ("doctor", "describe", "page", "explain", "verify")),
     *((name,) for name in ("dump", "mcp", "import", "export", "serve", "capture", "replay")),

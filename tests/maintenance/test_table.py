@@ -732,5 +732,5 @@ def test_versions_of_a_promoted_follower_are_not_those_of_its_leader(orders, uri
 
 def table_version(uri):
     """The version of the topic that the newest commit of a table names."""
-    side = (IcebergSide if is_iceberg(uri) else DeltaSide)(uri)
+    side = (IcebergSide if is_iceberg(uri) else DeltaSide)(uri, "key")
     return side.commits()[-1][1].version

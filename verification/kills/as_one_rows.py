@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +16,6 @@ from spark_segments.lake.as_one import as_one
 from spark_segments.polars import scan_topic
 
 ISOLATION = ("read_uncommitted", "read_committed")
-for door in ("duckdb.topic_database", "polars.scan"):
-    logging.getLogger(f"spark_segments.{door}").setLevel(logging.ERROR)
 
 
 def in_order(rows: pa.Table) -> list[dict[str, Any]]:
