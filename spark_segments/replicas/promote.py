@@ -424,7 +424,9 @@ class Promotion:
                 self.warnings.append(f"The former leader is out of reach: {error}")
                 return None
             if isinstance(error, SegmentsError):
-                error.hint = hint or error.hint or _OUT_OF_REACH_HINT
+                # The hint of a place without a log directory is to make one there: not where a leader has been lost.
+                own_hint = None if isinstance(error, LogDirError) else error.hint
+                error.hint = hint or own_hint or _OUT_OF_REACH_HINT
             raise
 
     def _is_here(self, error: SegmentsError | OSError) -> bool:
