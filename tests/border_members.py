@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MOST_NAMES = 44
+MOST_NAMES = 45
 MOST_MEMBERS = 251
 
 MEMBERS = (
@@ -196,6 +196,11 @@ MEMBERS = (
         "CapturedBatch",
         "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
         "crc topic_row_without",
+    ),
+    (
+        "CopiedEnd",
+        "What a topic remembers of its log: holes, undecided transactions, erasures, captures",
+        "",
     ),
     (
         "row_tables",

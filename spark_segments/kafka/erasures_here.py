@@ -2,7 +2,8 @@
 its tombstones.
 
 A topic keeps no erased key. It notes the offsets of the segments that its erasures rewrote, and of the tombstones that
-they appended.
+they appended. It also notes the log end that an import left: what others append beyond it, and compaction removes, may
+hide a record of Kafka's, too.
 """
 
 from __future__ import annotations
@@ -79,6 +80,43 @@ class ErasuresHere:
                 hint="Write a tombstone of each erased key to Kafka, and import again when its cleaner has run. Or "
                 + _ERASE_AGAIN,
             )
+
+
+def check_appended(ours: History, theirs: History, copied_end: int, *, hint: str) -> None:
+    """Raises LogDirError where Kafka gives the offset of a record that was appended here to another record.
+
+        here    |====copied====|appended|log end
+        Kafka   |==============| record |========log end|
+                               ^ copied_end
+
+    A comparison finds what was appended as long as it is here. When compaction has removed it, Kafka's record looks
+    like a record that compaction removed here, and would be lost. So it may be: a log that was exported and comes back
+    has what was appended here. Then a later record is on both sides.
+    """
+    start, end = max(copied_end, theirs.partition.log_start_offset), ours.partition.log_end_offset
+    if start >= end:
+        return
+    shared_end = _shared_end(theirs, ours, start, end)
+    offset = _first_alone(theirs, ours, [(shared_end, end)])
+    if offset is not None:
+        raise LogDirError(
+            f"{_name(ours)} had records appended here, from offset {copied_end} on, that compaction has removed: "
+            f"the record at offset {offset} of the Kafka directory would be lost",
+            path=theirs.storage.uri,
+            expected=f"a log end of {copied_end} here, as the last import or capture left it",
+            found=f"a log end of {end}",
+            hint=hint,
+        )
+
+
+def _shared_end(history: History, other: History, start: int, end: int) -> int:
+    """The offset after the last in [start, end) that has a record in both; `start` where none has."""
+    for row in reversed(history.segments):
+        low, high = max(start, row.base_offset), min(end, row.next_offset)
+        shared = np.intersect1d(_offsets(history, low, high), _offsets(other, low, high), assume_unique=True)
+        if len(shared):
+            return int(shared[-1]) + 1
+    return start
 
 
 def _name(history: History) -> str:

@@ -12,6 +12,7 @@ from spark_segments.kafka.import_plan import PartitionPlan, SegmentCopy
 from spark_segments.log import (
     CapturedBatch,
     Change,
+    CopiedEnd,
     Hole,
     Manifest,
     Operation,
@@ -85,12 +86,14 @@ class Landing:
         holes = [hole for partition in landed for hole in partition.holes]
         row = Hole.topic_row(current, holes) if holes else current.topic_row
         # A capture takes what lies behind its last batch for records of a writer, and these are the cluster's.
-        topic = CapturedBatch.topic_row_without(row, copied)
+        row = CapturedBatch.topic_row_without(row, copied)
+        changed = [partition.row for partition in landed if partition.row is not None]
+        topic = CopiedEnd.topic_row(row, {row.partition: row.log_end_offset for row in changed})
         change = Change(
             Operation.IMPORT,
             add=[row for partition in landed for row in partition.added],
             replace=[row for partition in landed for row in partition.replaced],
-            partitions=[partition.row for partition in landed if partition.row is not None],
+            partitions=changed,
             topic=None if topic == current.topic_row else topic,
             thinned=self._cleaned_there(),
         )

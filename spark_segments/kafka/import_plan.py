@@ -19,9 +19,9 @@ from spark_segments.execution import try_tasks
 from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REPLICATION_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.kafka.directory import KafkaDirectory, KafkaSnapshot
-from spark_segments.kafka.erasures_here import ErasuresHere
+from spark_segments.kafka.erasures_here import ErasuresHere, check_appended
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
-from spark_segments.log import Erasure, Segment, SegmentFile, Snapshot
+from spark_segments.log import CopiedEnd, Erasure, Segment, SegmentFile, Snapshot
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:
@@ -116,8 +116,15 @@ def compare_with_kafka(
         for number in numbers
     ]
     appends = Erasure.appends(current.states)
+    copied_ends = CopiedEnd.of(current.states)
     checks = [
-        partial(_check, *pair, ErasuresHere(appends=appends.get(number, ())), is_replicated=kafka.is_replicated)
+        partial(
+            _check,
+            *pair,
+            ErasuresHere(appends=appends.get(number, ())),
+            is_replicated=kafka.is_replicated,
+            copied_end=copied_ends.get(number),
+        )
         for number, pair in zip(numbers, pairs, strict=True)
     ]
     return dict(zip(numbers, zip(checks, try_tasks(_compared, pairs, spark), strict=True), strict=True))
@@ -134,7 +141,13 @@ def _compared(pair: tuple[History, History]) -> Comparison:
 
 
 def _check(
-    ours: History, theirs: History, erasures: ErasuresHere, comparison: Comparison, *, is_replicated: bool
+    ours: History,
+    theirs: History,
+    erasures: ErasuresHere,
+    comparison: Comparison,
+    *,
+    is_replicated: bool,
+    copied_end: int | None,
 ) -> None:
     erasures.check_appends(ours, theirs, comparison)
     name = f"{ours.topic}-{ours.partition.partition}"
@@ -162,6 +175,8 @@ def _check(
             found=ours.partition.log_end_offset,
             hint=_HINT,
         )
+    if copied_end is not None:
+        check_appended(ours, theirs, copied_end, hint=_HINT)
 
 
 def check_erased(source: Storage, storage: Storage, current: Snapshot, kafka: KafkaSnapshot, number: int) -> None:

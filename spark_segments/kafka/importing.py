@@ -47,6 +47,7 @@ from spark_segments.kafka.partition import ZERO_TOPIC_ID, Copied, RecoveredParti
 from spark_segments.kafka.recovered_log import CUT_SHORT, Cut
 from spark_segments.log import (
     Change,
+    CopiedEnd,
     Eras,
     Hole,
     Manifest,
@@ -296,7 +297,7 @@ class TopicImport:
         if topic_id == ZERO_TOPIC_ID:
             topic_id = TopicRow.new_id()
         rows = _empty_partitions(kafka, topic_id, 0)
-        topic = Eras.unknown(TopicRow(topic_id, self.overrides))
+        topic = _with_ends(Eras.unknown(TopicRow(topic_id, self.overrides)), rows)
         self.manifest.create_by(Change(Operation.CREATE, partitions=rows, topic=topic))
         self.created |= {row.partition for row in rows}
         return self.manifest.snapshot()
@@ -310,7 +311,8 @@ class TopicImport:
             created[:] = _empty_partitions(kafka, current.topic_id, current.partitions.num_rows)
             if not created:
                 return None
-            return Change(Operation.IMPORT, partitions=created, topic=Eras.unknown(current.topic_row))
+            topic = _with_ends(Eras.unknown(current.topic_row), created)
+            return Change(Operation.IMPORT, partitions=created, topic=topic)
 
         if not _empty_partitions(kafka, current.topic_id, current.partitions.num_rows):
             return current
@@ -416,6 +418,10 @@ def _empty_partitions(kafka: KafkaSnapshot, topic_id: str, first: int) -> list[P
         start = starts.get(number, 0)
         rows.append(Partition(topic_id, number, start, start, start, start))
     return rows
+
+
+def _with_ends(topic: TopicRow, created: Iterable[Partition]) -> TopicRow:
+    return CopiedEnd.topic_row(topic, {row.partition: row.log_end_offset for row in created})
 
 
 def _check_cut(source: Storage, cut: Cut) -> None:

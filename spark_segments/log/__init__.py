@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from spark_segments.log.manifest.rows import Segment as Segment
     from spark_segments.log.manifest.state.captures import Captured as Captured
     from spark_segments.log.manifest.state.captures import CapturedBatch as CapturedBatch
+    from spark_segments.log.manifest.state.states import CopiedEnd as CopiedEnd
     from spark_segments.log.manifest.state.states import Erasure as Erasure
     from spark_segments.log.manifest.state.states import Hole as Hole
     from spark_segments.log.manifest.state.states import Undecided as Undecided

@@ -224,7 +224,16 @@ def test_an_import_of_all_topics_does_the_readable_ones_and_then_raises(log, tmp
 @pytest.mark.cases(6)
 @pytest.mark.parametrize(
     "name",
-    ["holes.0", "undecided.0", "erased_tombstones.1", "captured.0", "captured_batch.x", "erasures", "partitions_added"],
+    [
+        "holes.0",
+        "undecided.0",
+        "erased_tombstones.1",
+        "captured.0",
+        "captured_batch.x",
+        "copied_end.x",
+        "erasures",
+        "partitions_added",
+    ],
 )
 @pytest.mark.parametrize("value", ["[{", "3", '[{"end": 1}]'])
 def test_a_state_that_is_damaged_is_one_error_and_verify_finds_the_rest(log, name, value):

@@ -75,6 +75,7 @@ class CapturedPartition:
     was captured; `last_segment`: the row that has its offset; `is_proved`: whether this pass has found the batch in the
     cluster's log. `appends`: the offsets [start, end) here that are no record of the cluster's: erasures gave them to
     tombstones. `known_holes`: the offsets [start, end) that the cluster had removed before they were captured.
+    `copied_end`: where an import left the log end, or the log began, if no capture has brought a batch since.
     """
 
     row: Partition
@@ -96,6 +97,7 @@ class CapturedPartition:
     is_proved: bool = False
     appends: Sequence[tuple[int, int]] = ()
     known_holes: Sequence[tuple[int, int]] = ()
+    copied_end: int | None = None
     problem: SegmentsError | None = None
 
     @classmethod
@@ -108,6 +110,7 @@ class CapturedPartition:
         live: Iterable[Segment] = (),
         appends: Sequence[tuple[int, int]] = (),
         known_holes: Sequence[tuple[int, int]] = (),
+        copied_end: int | None = None,
     ) -> CapturedPartition:
         """A partition whose row was committed."""
         return cls(
@@ -124,6 +127,7 @@ class CapturedPartition:
             else next((one for one in live if one.base_offset <= last_batch.base_offset < one.next_offset), None),
             appends=appends,
             known_holes=known_holes,
+            copied_end=copied_end,
         )
 
     @property
@@ -346,6 +350,8 @@ class PartitionsCapture:
         """Takes an answer: whether it led on. Raises SourceError or CorruptBatchError for one to be asked for again."""
         if part.appends and self._meets_appends(part):
             return True
+        if part.copied_end is not None and self._is_appended_to(part, part.copied_end):
+            return True
         is_proof = part.place[0] != part.next_offset
         if fetched.error == OFFSET_OUT_OF_RANGE:
             part.is_proved = True  # the batch is not there any more
@@ -390,6 +396,25 @@ class PartitionsCapture:
             + WAYS_OUT,
         )
         return True
+
+    def _is_appended_to(self, part: CapturedPartition, copied_end: int) -> bool:
+        """Whether a writer appended here before a capture brought a batch, to offsets that the cluster gives to other
+        records.
+        """
+        end = part.row.log_end_offset
+        is_beyond = end > copied_end and end > self._source.offset(self._topic, part.number, EARLIEST)
+        part.copied_end = None  # asked once, by an answer: this pass moves the log end on
+        if is_beyond:
+            part.problem = self._appended_here(part, copied_end, "copied")
+        return is_beyond
+
+    def _appended_here(self, part: CapturedPartition, end: int, how: str) -> DivergedError:
+        return DivergedError(
+            f"{self._name}-{part.number} has records that were appended here, from offset {end} on",
+            expected="a log that only captures append to",
+            found=f"a log end of {part.row.log_end_offset} here, and {how} batches up to {end}",
+            hint=WAYS_OUT,
+        )
 
     def _out_of_range(self, part: CapturedPartition) -> bool:
         number = part.number
@@ -453,12 +478,7 @@ class PartitionsCapture:
             if start <= end:
                 end = max(end, stop)
         if end < part.row.log_end_offset:
-            part.problem = DivergedError(
-                f"{self._name}-{part.number} has records that were appended here, from offset {end} on",
-                expected="a log that only captures append to",
-                found=f"a log end of {part.row.log_end_offset} here, and captured batches up to {end}",
-                hint=WAYS_OUT,
-            )
+            part.problem = self._appended_here(part, end, "captured")
 
     def _is_cleaned(self, part: CapturedPartition) -> bool:
         """Whether a cleaner may have rewritten the partition's batches, now or under its settings of before."""

@@ -36,6 +36,7 @@ from spark_segments.log import (
     Captured,
     CapturedBatch,
     Change,
+    CopiedEnd,
     Eras,
     Erasure,
     Hole,
@@ -132,6 +133,7 @@ class TopicCapture:
         last_batches = CapturedBatch.of(current.states)
         appends = Erasure.appends(current.states)
         holes = Hole.of(current.states)
+        copied_ends = CopiedEnd.of(current.states)
         self._cluster_id = current.states.get(Captured.SOURCE_CLUSTER_ID)
         self._tombstones_ms = self._least_tombstones_ms(noted.values(), now_ms)
         self._parts = {
@@ -143,6 +145,7 @@ class TopicCapture:
                 current.live_of(row.partition) if row.partition in last_batches else (),
                 appends.get(row.partition, ()),
                 [(hole.start_offset, hole.end_offset) for hole in holes if hole.partition == row.partition],
+                None if row.partition in last_batches else copied_ends.get(row.partition),
             )
             for row in current.partition_rows
             if row.partition in self._topic.leaders
@@ -268,8 +271,9 @@ class TopicCapture:
                 states = {} if topic.topic_id is None else {Captured.SOURCE_TOPIC_ID: topic.topic_id}
             if topic.cluster_id is not None:  # before anything is here: where it begins is the cluster's
                 states[Captured.SOURCE_CLUSTER_ID] = topic.cluster_id
-            row = Eras.unknown(TopicRow(topic_id, kept.config, states=states))
-            self._manifest.create_by(Change(Operation.CREATE, partitions=self._empty(topic_id, 0), topic=row))
+            partitions = self._empty(topic_id, 0)
+            row = _with_ends(Eras.unknown(TopicRow(topic_id, kept.config, states=states)), partitions)
+            self._manifest.create_by(Change(Operation.CREATE, partitions=partitions, topic=row))
         current = self._manifest.snapshot() if before is None else before
         current.check_role(CAPTURE)
         topic_id = current.states.get(Captured.SOURCE_TOPIC_ID, current.topic_id)
@@ -277,7 +281,8 @@ class TopicCapture:
 
         def grown(current: Snapshot) -> Change | None:
             added = self._empty(current.topic_id, current.partitions.num_rows)
-            return Change(CAPTURE, partitions=added, topic=Eras.unknown(current.topic_row)) if added else None
+            topic = _with_ends(Eras.unknown(current.topic_row), added)
+            return Change(CAPTURE, partitions=added, topic=topic) if added else None
 
         if len(topic.leaders) > current.partitions.num_rows:
             self._manifest.commit(grown)
@@ -311,6 +316,7 @@ class TopicCapture:
                 self._check_unchanged(current, part)
             placed = [_placed(current, part, rows[number]) for number, part in ready.items()]
             topic = Hole.topic_row(current, holes, undecided)
+            topic = _with_ends(topic, rows.values())
             return Change(
                 CAPTURE,
                 add=[chunk for partition in placed for chunk in partition.chunks],
@@ -365,6 +371,10 @@ class TopicCapture:
             leader_epochs=part.epochs or part.row.leader_epochs,
             producer_snapshot=producer_snapshot_bytes(entries) if entries else None,
         )
+
+
+def _with_ends(topic: TopicRow, partitions: Iterable[Partition]) -> TopicRow:
+    return CopiedEnd.topic_row(topic, {row.partition: row.log_end_offset for row in partitions})
 
 
 @dataclass(frozen=True, slots=True)

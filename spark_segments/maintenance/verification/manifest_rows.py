@@ -32,7 +32,7 @@ from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
 from spark_segments.log.manifest.state.captures import Captured, CapturedBatch
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import ErasedTombstones, Erasure, Hole, Undecided
+from spark_segments.log.manifest.state.states import CopiedEnd, ErasedTombstones, Erasure, Hole, Undecided
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import FileInfo
 
@@ -261,7 +261,7 @@ def readable(snapshot: Snapshot, findings: Findings) -> Snapshot:
     states = {}
     for name, value in snapshot.states.items():
         try:
-            for kind in (Hole, Undecided, ErasedTombstones, Captured, CapturedBatch):
+            for kind in (Hole, Undecided, ErasedTombstones, Captured, CapturedBatch, CopiedEnd):
                 kind.of({name: value})
             Erasure.offsets({name: value})
             Erasure.appends({name: value})

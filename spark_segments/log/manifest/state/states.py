@@ -14,6 +14,8 @@ Where the tombstones of erasures are, until they go (`erased_tombstones.<partiti
 stay in the log until somebody else appends. Where they ever were (`erasure_appends.<partition>`): these offsets are no
 record of the log that a copy was made from, which gives them to other records.
 
+Where the last import or capture left the log end (`copied_end.<partition>`): what lies beyond was appended here.
+
 captures.py has what a capture notes.
 """
 
@@ -141,6 +143,7 @@ def _joined(ranges: Iterable[Offsets]) -> list[Offsets]:
 
 _HOLES, _UNDECIDED, _ERASED = "holes.", "undecided.", "erased_tombstones."
 _REWRITTEN, _APPENDED = "erased_offsets.", "erasure_appends."
+_COPIED = "copied_end."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -293,6 +296,23 @@ class ErasedTombstones:
         return dataclasses.replace(row, states=states)
 
 
+class CopiedEnd:
+    """The log end of a partition as the last import or capture of it left it. Whoever else appends moves the log end
+    beyond, into offsets that the copied log gives to records of its own.
+    """
+
+    @staticmethod
+    def of(states: Mapping[str, str]) -> dict[int, int]:
+        """{partition: its copied end}. A partition that a version up to 0.3.0 copied has none."""
+        return of_partitions(states, _COPIED, lambda _, end: int(end))
+
+    @staticmethod
+    def topic_row(row: TopicRow, ends: Mapping[int, int]) -> TopicRow:
+        """The topic's row with these ends."""
+        entries = {f"{_COPIED}{number}": str(end) for number, end in ends.items()}
+        return dataclasses.replace(row, states={**row.states, **entries})
+
+
 def _in_order(states: Mapping[str, str], prefix: str, kind: Callable[..., T]) -> list[T]:
     by_partition = of_partitions(states, prefix, lambda number, rows: [kind(number, **row) for row in rows])
     return sorted(itertools.chain.from_iterable(by_partition.values()), key=_place)
@@ -331,12 +351,12 @@ PARTITIONS_ADDED = "partitions_added"
 of each partition at that commit. Empty where a broker may have added partitions: nobody knows when.
 """
 
-_OF_THE_LOG = (_HOLES, _UNDECIDED, _ERASED, _REWRITTEN, _APPENDED, PARTITIONS_ADDED)
+_OF_THE_LOG = (_HOLES, _UNDECIDED, _ERASED, _REWRITTEN, _APPENDED, _COPIED, PARTITIONS_ADDED)
 
 
 def log_states(states: Mapping[str, str]) -> dict[str, str]:
     """The entries of `states` that tell of the log itself, in each copy of it: holes, undecided transactions, the
-    tombstones of erasures, and when partitions were added.
+    tombstones of erasures, how far it was copied, and when partitions were added.
     """
     return {name: value for name, value in states.items() if name.startswith(_OF_THE_LOG)}
 

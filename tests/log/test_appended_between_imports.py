@@ -1,0 +1,178 @@
+"""Records that were appended to an imported copy, and that compaction has removed before the next import."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from spark_segments import LogDir
+from spark_segments.errors import LogDirError
+from spark_segments.kafka_protocol import capture
+from spark_segments.kafka_protocol.serving.views import Views
+from spark_segments.log import Change
+from spark_segments.log.report import Report
+from spark_segments.maintenance import compact, mirror, promote, roll, verify
+from tests.log.followed_logs import COMPACTED, DAY_MS, LATER_MS, values
+from tests.log.golden_reads import tree
+from verification.kafka_protocol.played import playing
+from verification.world.kafka_side import TOPIC, KafkaSide
+
+ADA, BOB, EVE = (b"ada", True), (b"bob", True), (b"eve", True)
+OWN_TOMBSTONE = {"key": b"own", "value": None, "partition": 0}
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> KafkaSide:
+    """A sealed segment of ada, bob, eve; the active one has ada."""
+    kafka = KafkaSide(tmp_path / "kafka")
+    kafka.append([ADA, BOB, EVE])
+    kafka.roll()
+    kafka.append([ADA])
+    return kafka
+
+
+def clean_here(log: LogDir) -> None:
+    for day in range(4):
+        now_ms = LATER_MS + day * DAY_MS
+        roll(log, now_ms=now_ms)
+        compact(log, force=True, now_ms=now_ms)
+
+
+def captured(log: LogDir, kafka: KafkaSide, place: Path) -> Report:
+    """A capture of what the source has, from a served log directory."""
+    broker = LogDir.open(str(place)) if place.exists() else LogDir.create(str(place))
+    broker.import_kafka(kafka.write(), config=COMPACTED)
+    with playing(Views(broker, interval_seconds=0)) as address:
+        return capture(log, address)
+
+
+def test_no_record_is_lost_below_a_tombstone_that_compaction_has_removed(log, kafka):
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    log.topic(TOPIC).append([OWN_TOMBSTONE])
+    clean_here(log)
+    assert log.topic(TOPIC).offsets() == {0: (0, 5)} and 4 not in values(log)
+    kafka.append([(b"source", True)])
+    kafka.append([BOB])
+    path = kafka.write()
+    before = tree(Path(log.uri))
+    with pytest.raises(LogDirError, match=r"had records appended here, from offset 4 on.*offset 4 of") as error:
+        log.import_kafka(path)
+    assert "expected a log end of 4 here" in str(error.value) and "found a log end of 5" in str(error.value)
+    assert "delete the topic here first" in error.value.hint
+    assert tree(Path(log.uri)) == before
+
+
+def test_the_first_record_of_an_empty_partition_is_not_lost_either(log, tmp_path):
+    kafka = KafkaSide(tmp_path / "kafka")
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    log.topic(TOPIC).append([OWN_TOMBSTONE])
+    clean_here(log)
+    assert values(log) == {}
+    kafka.append([ADA])
+    kafka.append([BOB])
+    with pytest.raises(LogDirError, match="had records appended here, from offset 0 on"):
+        log.import_kafka(kafka.write())
+
+
+def test_a_copy_that_compaction_alone_has_changed_is_added_to(log, kafka):
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    for _ in range(2):
+        kafka.append([BOB, (b"eve", False)])
+        kafka.roll()
+        kafka.append([ADA])
+        log.import_kafka(kafka.write())
+        clean_here(log)
+    kafka.append([BOB])
+    log.import_kafka(kafka.write())
+    assert {key: value for key, value in values(log).values()} == {
+        key: value for key, value in values(LogDir.open(kafka.write())).values() if key != b"eve"
+    }
+    assert verify(log, deep=True).findings == []
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_an_own_log_comes_back_from_an_export(log, kafka, tmp_path, cleaned):
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    log.topic(TOPIC).append([{"key": b"bob", "value": b"own", "partition": 0}])
+    log.topic(TOPIC).append([{"key": b"bob", "value": b"newest", "partition": 0}])
+    log.export_kafka(str(tmp_path / "exported"))
+    if cleaned:
+        clean_here(log)
+        assert 4 not in values(log)
+    before = values(log)
+    log.import_kafka(str(tmp_path / "exported"))
+    assert values(log) == before
+
+
+def test_a_copy_that_an_earlier_version_made_goes_on(log, kafka):
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    log.topic(TOPIC).manifest.commit(
+        lambda at: Change("alter", topic=dataclasses.replace(at.topic_row, states={"partitions_added": "[]"}))
+    )
+    clean_here(log)
+    kafka.append([EVE])
+    log.import_kafka(kafka.write())
+    assert values(log)[4][0] == b"eve"
+    assert log.topic(TOPIC).snapshot.states["copied_end.0"] == "5"
+
+
+def test_a_promoted_follower_of_a_copy_knows_where_the_copy_ended(log, kafka, tmp_path):
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    log.topic(TOPIC).append([OWN_TOMBSTONE])
+    clean_here(log)
+    follower = LogDir.create(str(tmp_path / "follower"))
+    mirror(follower, leader=log)
+    promote(follower, former=log)
+    kafka.append([(b"source", True)])
+    kafka.append([BOB])
+    with pytest.raises(LogDirError):
+        follower.import_kafka(kafka.write())
+
+
+def test_imports_and_captures_go_on_behind_each_other(log, kafka, tmp_path):
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    for key in (b"bob", b"eve"):
+        kafka.append([(key, True)])
+        assert captured(log, kafka, tmp_path / "broker").failed == []
+        clean_here(log)
+        kafka.append([(key, True)])
+        log.import_kafka(kafka.write())
+        clean_here(log)
+    assert log.topic(TOPIC).offsets() == {0: (0, 8)}
+    assert values(log)[5][0] == b"bob" and values(log)[7][0] == b"eve"
+    assert log.topic(TOPIC).snapshot.states["copied_end.0"] == "8"
+
+
+def test_an_import_stops_where_a_tombstone_was_appended_behind_a_capture(log, kafka, tmp_path):
+    assert captured(log, kafka, tmp_path / "broker").failed == []
+    log.topic(TOPIC).append([OWN_TOMBSTONE])
+    clean_here(log)
+    kafka.append([(b"source", True)])
+    kafka.append([BOB])
+    with pytest.raises(LogDirError, match="had records appended here, from offset 4 on"):
+        log.import_kafka(kafka.write())
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_capture_stops_where_a_record_was_appended_behind_an_import(log, kafka, tmp_path, cleaned):
+    log.import_kafka(kafka.write(), config=COMPACTED)
+    log.topic(TOPIC).append([OWN_TOMBSTONE])
+    if cleaned:
+        clean_here(log)
+    kafka.append([(b"source", True)])
+    kafka.append([BOB])
+    [line] = captured(log, kafka, tmp_path / "broker").failed
+    assert "has records that were appended here, from offset 4 on" in line["error"]
+    assert 5 not in values(log)
+
+
+def test_a_capture_stops_where_a_record_was_appended_before_its_first(log, tmp_path):
+    kafka = KafkaSide(tmp_path / "kafka")
+    assert captured(log, kafka, tmp_path / "broker").failed == []
+    log.topic(TOPIC).append([OWN_TOMBSTONE])
+    kafka.append([ADA])
+    kafka.append([BOB])
+    [line] = captured(log, kafka, tmp_path / "broker").failed
+    assert "has records that were appended here, from offset 0 on" in line["error"]
