@@ -303,7 +303,7 @@ def test_no_line_of_code_is_cut_on_a_phone(site, tmp_path):
 def test_the_python_face_fits_on_a_page_and_has_every_public_name():
     generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     lines = generate["face"]().splitlines()[2:]
-    assert len(lines) <= 60
+    assert len(lines) <= 62
     assert all(re.fullmatch(r"\| `[\w.]+` \| \S.+ \|", line) for line in lines)
     listed = {tuple(line.split("`")[1].split(".")) for line in lines}
     # What jobs and engines ask for: no user needs it.
