@@ -32,7 +32,14 @@ from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
 from spark_segments.log.manifest.state.captures import Captured, CapturedBatch
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.log.manifest.state.states import CopiedEnd, ErasedTombstones, Erasure, Hole, Undecided
+from spark_segments.log.manifest.state.states import (
+    PARTITIONS_ADDED,
+    CopiedEnd,
+    ErasedTombstones,
+    Erasure,
+    Hole,
+    Undecided,
+)
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import FileInfo
 
@@ -61,15 +68,17 @@ def check_rows(snapshot: Snapshot, findings: Findings) -> None:
     for number in sorted(strangers):
         findings.add("Segments of a partition that the topic does not have", rule="D4", partition=number)
     _check_values(live, snapshot, findings)
-    is_captured = any(map(Captured.is_state, snapshot.states))
+    # An import by an earlier version, from files without a producer snapshot, left no other trace than this entry.
+    is_imported = PARTITIONS_ADDED in snapshot.states or bool(CopiedEnd.of(snapshot.states))
+    is_from_elsewhere = is_imported or any(map(Captured.is_state, snapshot.states))
     for row in partitions:
-        _check_partition(row, is_captured, findings)
+        _check_partition(row, is_from_elsewhere, findings)
         _check_order(row, snapshot.live_table(row.partition), findings)
     _check_removed(snapshot.segments, findings)
 
 
-def _check_partition(row: Partition, is_captured: bool, findings: Findings) -> None:
-    """`is_captured`: what came from a cluster, or from Kafka's files, may have no leader epochs."""
+def _check_partition(row: Partition, is_from_elsewhere: bool, findings: Findings) -> None:
+    """`is_from_elsewhere`: what may have come from a cluster, or from Kafka's files, may have no leader epochs."""
     start = row.log_start_offset
     end = row.log_end_offset
     add = partial(findings.add, partition=row.partition)
@@ -86,7 +95,7 @@ def _check_partition(row: Partition, is_captured: bool, findings: Findings) -> N
             expected = f"an epoch above {epoch} from an offset above {begin} on"
             found = f"epoch {later_epoch} from {later_begin} on"
             add("Leader epochs do not rise", rule="M13", expected=expected, found=found)
-    if not row.leader_epochs and not is_captured and row.producer_snapshot is None:
+    if not row.leader_epochs and not is_from_elsewhere and row.producer_snapshot is None:
         expected = f"epoch {row.leader_epoch} from an offset on"
         add("A partition has no leader epochs", severity=Findings.WARNING, rule="M13", expected=expected, found="none")
     if row.leader_epochs:
