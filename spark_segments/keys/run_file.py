@@ -92,23 +92,25 @@ class RunFile:
         lasts = np.minimum(highs, expected + WINDOW_ENTRIES)
         places = []
         for first, last in _joined(firsts, lasts):
-            places.append(self._places(hashes, first, last, lows, highs))
+            own = (firsts >= first) & (lasts <= last)
+            places.append(self._places(hashes[own], first, last, lows[own], highs[own]))
         return self._answer(np.concatenate(places))
 
     def _places(self, hashes: np.ndarray, first: int, last: int, lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
-        """The places of the entries of those of `hashes` that are looked for in the entries [first, last)."""
-        own = (lows < last) & (highs > first)
+        """The places of the entries of `hashes`, which are looked for in the entries [first, last). `lows`, `highs`:
+        the entries of the bucket of each.
+        """
         found_hashes, places = self._entries(first, last)
-        inside = hashes[own]
-        left = np.searchsorted(found_hashes, inside, side="left")
-        right = np.searchsorted(found_hashes, inside, side="right")
+        left = np.searchsorted(found_hashes, hashes, side="left")
+        right = np.searchsorted(found_hashes, hashes, side="right")
         # At an end of what was read that is no end of the hash's bucket, further entries of the hash may lie behind.
-        is_cut = ((left == 0) & (first > lows[own])) | ((right == len(found_hashes)) & (last < highs[own]))
+        is_cut = ((left == 0) & (first > lows)) | ((right == len(found_hashes)) & (last < highs))
         if is_cut.any():
-            first, last = int(lows[own][is_cut].min()), int(highs[own][is_cut].max())
+            # What was read stays in: another hash of the same window, in another bucket, would be lost without it.
+            first, last = min(first, int(lows[is_cut].min())), max(last, int(highs[is_cut].max()))
             found_hashes, places = self._entries(first, last)
-            left = np.searchsorted(found_hashes, inside, side="left")
-            right = np.searchsorted(found_hashes, inside, side="right")
+            left = np.searchsorted(found_hashes, hashes, side="left")
+            right = np.searchsorted(found_hashes, hashes, side="right")
         chosen: np.ndarray = places[_ranges(left, right)]
         return chosen
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_segments.keys import run_file, run_layout
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.merge import empty_footer, merge, write_run
 from spark_segments.keys.run_file import RunFile
@@ -102,6 +103,18 @@ def test_a_large_run_is_read_by_few_bytes(tmp_path):
     answer = file.find(hashes)
     assert answer.offsets.tolist() == [77777, 377777, 677777, 977777]
     assert answer.read_bytes <= 64 << 10
+
+
+def test_a_look_up_of_many_keys_finds_what_look_ups_of_each_find(tmp_path, monkeypatch):
+    """Also where what is read for some ends within the bucket of one, so that more of it is read."""
+    monkeypatch.setattr(run_file, "WINDOW_ENTRIES", 40)
+    monkeypatch.setattr(run_layout, "MOST_FAN_BITS", 3)
+    storage = Storage(str(tmp_path))
+    keys = [b"key %d" % number for number in range(20_000)]
+    run = written(storage, keys)
+    for step in range(20, 400, 5):
+        asked = list(range(step, 20_000, step))
+        assert found(storage, run, [keys[offset] for offset in asked]) == (asked, False)
 
 
 def test_merges_by_many_slices_equal_one_by_a_single_slice(tmp_path, limits):
