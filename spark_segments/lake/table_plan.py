@@ -36,7 +36,6 @@ class Reason(StrEnum):
 Offsets = Mapping[int, tuple[int, int]]
 """{partition: (start, end exclusive)}"""
 
-COMPACT = "compact"
 _NEVER = np.iinfo(np.int64).max
 
 _IS_ANOTHER = frozenset((Reason.OTHER_TOPIC, Reason.OTHER_LOG))
@@ -271,7 +270,7 @@ def _is_cleaned(view: _View) -> bool:
         return view.may_be_clean
     operations = view.topic.operations or ()
     # An import takes what a broker's cleaner left.
-    return COMPACT in operations or (Operation.IMPORT in operations and view.may_be_clean)
+    return Operation.COMPACT in operations or (Operation.IMPORT in operations and view.may_be_clean)
 
 
 def _has_moved(view: _View) -> bool:
@@ -303,8 +302,10 @@ _RULES: Sequence[tuple[Reason, Callable[[_View], bool]]] = (
     (Reason.REWRITTEN, _is_rewritten),
     (Reason.ERASED, _has_erased),
     (Reason.CLEANED, _is_cleaned),
-    (Reason.LOG_START, _has_moved),
+    # A log start that has moved takes rows below it alone, and a reader of the table may go on. So it is asked last: a
+    # table that is late keeps keys whose tombstones are gone, wherever the log start is.
     (Reason.LATE, _is_late),
+    (Reason.LOG_START, _has_moved),
 )
 
 

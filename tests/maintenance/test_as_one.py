@@ -191,6 +191,21 @@ def test_rows_below_the_log_start_do_not_count(orders, uri, tmp_path):
     assert halves(orders) == {None: True, "latest": True}
 
 
+def test_a_latest_table_that_may_have_missed_a_tombstone_does_not_count_where_the_log_start_moved_too(orders, uri):
+    update(orders, uri, view="latest")
+    first = orders.topic("orders").scan(keys="a").to_table().to_pylist()[0]
+    orders.topic("orders").alter(config={"delete.retention.ms": "0"})
+    append(orders, (b"a", None), (b"d", b"1"))
+    now_ms = orders.storage.now_ms() + 30 * DAY_MS
+    for later_ms in (now_ms, now_ms + 1):
+        roll(orders, now_ms=later_ms)
+        compact(orders, now_ms=later_ms)
+        append(orders, (b"d", b"2"))
+    orders.topic("orders").delete_records({1 - first["partition"]: 1})
+    assert halves(orders) == {None: False, "latest": False}
+    assert Reason.LATE in half_of(orders, "latest").why
+
+
 def test_records_that_left_before_the_table_had_them_are_no_rows(orders, uri):
     update(orders, uri)
     append(orders, *[(b"x", b"1")] * 10)
