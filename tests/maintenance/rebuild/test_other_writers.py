@@ -10,6 +10,8 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.cli import main
+from spark_segments.log.manifest.recovery import missing_notes
+from spark_segments.log.manifest.recovery.missing_notes import write_note
 from spark_segments.maintenance import verify
 from verification.rebuild.lost import (
     TOPIC,
@@ -76,6 +78,25 @@ def test_the_commit_that_finds_several_without_a_note_writes_them_all(tmp_path):
     append(log, 10)
     assert len(notes(log)) == len(notes(log, "made")) == 7
     assert numbers(rebuilt(log)) == [*range(5), *range(10, 20)]
+
+
+def test_notes_that_a_killed_writer_left_out_are_written_by_the_next(tmp_path, monkeypatch):
+    log = new_log(tmp_path)
+    for number in range(4):
+        foreign(log, number)
+    written = []
+
+    def killed(*arguments):
+        if written:
+            raise KeyboardInterrupt
+        written.append(write_note(*arguments))
+        return written[0]
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(missing_notes, "write_note", killed)
+        append(log, 10)
+    append(again(log), 20)
+    assert numbers(rebuilt(again(log))) == [*range(4), *range(20, 30)]
 
 
 def test_a_note_of_a_try_that_lost_is_not_that_of_the_commit(tmp_path):

@@ -67,11 +67,16 @@ def write_missing_notes(log: TopicLog, state: TableState, notes: CommitNotes) ->
     """
     if notes.has_proven(state.version):
         return []
+    missing: list[LoggedCommit] = []
     paths: list[str] = []
     try:
         for commit in commits_down_from(log, state, notes.newest_copy + 1):
             if commit.name in notes.by_version.get(commit.name.version, ()):
                 break
+            missing.append(commit)
+        # The oldest first: who finds the newest note takes it that those before it are there. After a kill in the midst
+        # the newest is missing still.
+        for commit in reversed(missing):
             paths.append(write_note(log, commit))
     except (FileNotFoundError, SegmentsError, pa.ArrowException):
         return None
