@@ -47,7 +47,7 @@ class NotedTable:
             raise LogDirError(
                 "A state of a topic cannot be read",
                 path=f"topic {snapshot.topic}",
-                expected=f"{TABLES} as docs/format/manifest.md has it",
+                expected=f"{TABLES} as docs/format/states.md has it",
                 found=f"{error}",
                 hint="A newer spark-segments may have written it",
             ) from error

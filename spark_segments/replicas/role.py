@@ -79,7 +79,7 @@ class Role:
             )
         except (KeyError, ValueError) as error:
             raise LogDirError(
-                "The role of a topic cannot be read", expected="states as docs/format/manifest.md has them", found=error
+                "The role of a topic cannot be read", expected="states as docs/format/states.md has them", found=error
             ) from error
 
     @property

@@ -40,4 +40,4 @@ def test_consume_says_what_it_looked_at(segments, uri):
     assert found.output == scanned.output and len(found.lines) == 35
     assert "answered for 250 offsets (2 runs, " in found.error and "; 0 offsets scanned" in found.error
     assert segments("consume", uri, "orders", "--key", "k1", "--count", "--quiet").lines == ["35"]
-    assert segments("consume", uri, "orders", "--key", "k1", "--tail", "1").lines
+    assert segments("consume", uri, "orders", "--key", "k1", "--tail", "1").lines == scanned.lines[-1:]

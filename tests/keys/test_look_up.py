@@ -85,7 +85,7 @@ def test_a_restore_ends_the_belief_in_the_runs_of_before(log):
     index(log)
     restore(log, topics=["t"], version=version)
     coverage = check(log, ["k1"])
-    assert coverage.scanned_offsets == 250 or coverage.indexed_offsets
+    assert coverage.scanned_offsets > 0
     index(log)
     assert check(log, ["k1"]).scanned_offsets == 0
 

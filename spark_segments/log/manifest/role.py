@@ -32,7 +32,7 @@ def role_name(states: Mapping[str, str]) -> str:
                 states[name]
     except (KeyError, ValueError) as error:
         raise LogDirError(
-            "The role of a topic cannot be read", expected="states as docs/format/manifest.md has them", found=error
+            "The role of a topic cannot be read", expected="states as docs/format/states.md has them", found=error
         ) from error
     return role
 

@@ -341,7 +341,7 @@ def reading(name: str, expected: str | None = None) -> Iterator[None]:
     except (ValueError, TypeError, AttributeError) as error:
         raise LogDirError(
             "A state of a topic cannot be read",
-            expected=f"{expected or name} as docs/format/manifest.md has it",
+            expected=f"{expected or name} as docs/format/states.md has it",
             found=f"{name}: {error}",
         ) from error
 
