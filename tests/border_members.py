@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_NAMES = 45
-MOST_MEMBERS = 251
+MOST_MEMBERS = 252
 
 MEMBERS = (
     (
@@ -95,8 +95,8 @@ MEMBERS = (
     (
         "Operation",
         "The change that a plan makes of a snapshot: one commit",
-        "ALTER APPEND BRINGING_BACK CREATE DELETE_RECORDS ERASE FENCE IMPORT LEAVING_OFFSETS MERGE_FILES MIRROR "
-        "PROMOTE VACUUM",
+        "ALTER APPEND BRINGING_BACK COMPACT CREATE DELETE_RECORDS ERASE FENCE IMPORT LEAVING_OFFSETS MERGE_FILES "
+        "MIRROR PROMOTE VACUUM",
     ),
     (
         "Group",

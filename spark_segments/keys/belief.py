@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_segments.keys.index_list import CheckedVersion, IndexList
 from spark_segments.keys.run_writer import Run
-from spark_segments.log import Manifest, Operation, Snapshot
+from spark_segments.log import Erasure, Manifest, Operation, Snapshot
 
 _OF_CHANGE = ("path", "partition", "base_offset", "next_offset", "position", "state")
 
@@ -44,14 +44,13 @@ class ChangedOffsets:
 @dataclass(frozen=True, slots=True)
 class CommitsSince:
     """What the commits after a version, up to the version of a snapshot, did to the runs of an index. `returned`: the
-    offsets in which they can have put records. `erased`: those in which an erasure rewrote segments.
+    offsets in which they can have put records.
 
     `is_complete`: all of them could be read, and the version they follow is one of this manifest.
     """
 
     is_complete: bool
     returned: tuple[ChangedOffsets, ...] = ()
-    erased: tuple[ChangedOffsets, ...] = ()
 
     @classmethod
     def read(cls, manifest: Manifest, since: CheckedVersion, version: int) -> CommitsSince:
@@ -61,15 +60,13 @@ class CommitsSince:
         checked = facts.pop(since.version)
         if checked is None or not checked.commit_id or checked.commit_id != since.commit_id:
             return cls(False)
-        returned, erased = [], []
+        returned: list[ChangedOffsets] = []
         for number, commit in facts.items():
             if commit is None:
                 return cls(False)
-            if commit.operation == Operation.ERASE:
-                erased.append(ChangedOffsets(number, _changed_rows(manifest, number, since.topic_id)))
-            elif commit.operation not in Operation.LEAVING_OFFSETS:
+            if commit.operation not in Operation.LEAVING_OFFSETS:
                 returned.append(ChangedOffsets(number, _changed_rows(manifest, number, since.topic_id)))
-        return cls(True, tuple(returned), tuple(erased))
+        return cls(True, tuple(returned))
 
     def believed(self, runs: Iterable[Run]) -> list[Run]:
         """The runs that hold for the snapshot's version as far as these commits say."""
@@ -77,9 +74,15 @@ class CommitsSince:
             return []
         return [run for run in runs if not any(change.has(run) for change in self.returned)]
 
-    def without_erased(self, runs: Iterable[Run]) -> list[Run]:
-        """The runs that have no entry of what was erased."""
-        return [run for run in runs if not any(change.has(run) for change in self.erased)]
+
+def without_erased(runs: Iterable[Run], snapshot: Snapshot, since: CheckedVersion) -> list[Run]:
+    """The runs that have no entry of what was erased after a version, as far as that is known without the keys: none of
+    before the erasure. The rows that it rewrote do not tell, for a run may name a record that compaction took before:
+
+        |run of [0, 100): key at 5|compaction: only 150 is left|erasure: rewrites the segment of 150|
+    """
+    version = max((erasure.version for erasure in Erasure.of(snapshot)), default=-1)
+    return [run for run in runs if version <= since.version or run.version >= version]
 
 
 def believed_runs(index_list: IndexList, manifest: Manifest, snapshot: Snapshot) -> list[Run]:

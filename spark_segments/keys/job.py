@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
 from spark_segments.config import selected_topics
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, run_tasks, task_slots, try_tasks
 from spark_segments.extensions import observed_job
-from spark_segments.keys.belief import CommitsSince
+from spark_segments.keys.belief import CommitsSince, without_erased
 from spark_segments.keys.build import (
     BuildRun,
     Damaged,
@@ -22,9 +25,10 @@ from spark_segments.keys.build import (
     ranges_to_index,
     runs_within,
 )
-from spark_segments.keys.hashes import HASH_BITS, seed_of
+from spark_segments.keys.hashes import HASH_BITS, hashes_of, seed_of
 from spark_segments.keys.index_list import CheckedVersion, IndexFiles, IndexList
 from spark_segments.keys.index_swap import commit_list
+from spark_segments.keys.run_file import find_in_run
 from spark_segments.keys.run_writer import Run
 from spark_segments.log import LogDirectory, Report, Snapshot
 from spark_segments.progress import Progress, part_of
@@ -132,14 +136,15 @@ class IndexUpdate:
             records, size_bytes = (sum(getattr(run, name) for run in own) for name in ("records", "size_bytes"))
             self.report.add(self.files.topic, partition, "drop", runs=len(own), entries=records, index_bytes=size_bytes)
 
-    def check(self, *, at_once: bool = False) -> IndexList:
+    def check(self, *, keys: Sequence[bytes] | None = None, at_once: bool = False) -> IndexList:
         """Takes out of the list what was erased, and what does not hold any more, up to the newest version of the
-        topic. It commits a list in any case: a job that read before it is overtaken. `at_once`: the next vacuum deletes
-        the files of the runs that leave the list.
+        topic. `keys`: those that were erased; None where nobody knows them, so that all runs of before the erasure go.
+        It commits a list in any case: a job that read before it is overtaken. `at_once`: the next vacuum deletes the
+        files of the runs that leave the list.
         """
 
         def checked(state: IndexList) -> IndexList | None:
-            after = self._checked_now(state)
+            after = self._checked(state, self._snapshot(), erased_keys=keys) if state.exists else None
             if after is None or not at_once:
                 return after
             return replace(after, superseded=tuple(replace(run, since_ms=0) for run in after.superseded))
@@ -188,20 +193,38 @@ class IndexUpdate:
         runs = [run for run in after.runs if sizes.get(run.path) == run.size_bytes]
         return after.with_runs(runs, self.log.storage.now_ms())
 
-    def _checked(self, state: IndexList, snapshot: Snapshot, built: Sequence[Run] = ()) -> IndexList:
+    def _checked(
+        self,
+        state: IndexList,
+        snapshot: Snapshot,
+        built: Sequence[Run] = (),
+        erased_keys: Sequence[bytes] | None = None,
+    ) -> IndexList:
         """The list, checked up to a snapshot: with the runs that hold there and have nothing that was erased, and with
-        the runs that were `built` and hold there, too, as far as no other job was first.
+        the runs that were `built` and hold there, too, as far as no other job was first. `erased_keys`: those of the
+        erasure that asks, None for a job that knows of no keys.
         """
         if state.topic_id != snapshot.topic_id:
             return state
         commits = CommitsSince.read(self.log.manifest(snapshot.topic), state.checked, snapshot.version)
         starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
-        runs = commits.without_erased(commits.believed(runs_within(state, starts)))
+        runs = commits.believed(runs_within(state, starts))
+        if erased_keys is None:
+            runs = without_erased(runs, snapshot, state.checked)
+        else:
+            runs = self._without_keys(state, runs, erased_keys)
         for run in built:
             if not any(run.overlaps(other.partition, other.base_offset, other.end_offset) for other in runs):
                 runs.append(run)
         checked = state.with_runs(runs, self.log.storage.now_ms())
         return replace(checked, checked_version=snapshot.version, checked_commit_id=self._commit_id(snapshot))
+
+    def _without_keys(self, state: IndexList, runs: Sequence[Run], keys: Sequence[bytes]) -> list[Run]:
+        """The runs that have no record of these keys, whether it is in the log or left it. What cannot be read goes."""
+        hashes, _ = hashes_of(pa.array(keys, pa.binary()), state.seed, state.hash_bits)
+        ask = partial(find_in_run, self.log.storage, state.topic_id, np.unique(hashes))
+        answers = list(self.log.storage.at_once(ask, runs))
+        return [run for run, answer in zip(runs, answers, strict=True) if answer is not None and not answer.has_records]
 
     # Runs
 
@@ -245,7 +268,7 @@ class IndexUpdate:
             # Not from the version up to which the list was checked: another job may have moved that beyond an erasure
             # that came after `read`, the version of which the runs were built.
             commits = CommitsSince.read(self.log.manifest(snapshot.topic), read, snapshot.version)
-            return self._checked(state, snapshot, commits.without_erased(commits.believed(built)))
+            return self._checked(state, snapshot, without_erased(commits.believed(built), snapshot, read))
 
         return self._settled(self._commit(added), built)
 

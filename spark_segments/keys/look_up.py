@@ -16,8 +16,7 @@ from spark_segments.keys.belief import believed_runs, is_checked, uncovered
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import KEYS_DIRECTORY, IndexFiles, IndexList, indexed_topics, indexes
 from spark_segments.keys.job import IndexUpdate
-from spark_segments.keys.run_file import RunAnswer, RunFile
-from spark_segments.keys.run_layout import DamagedRunError
+from spark_segments.keys.run_file import RunAnswer, find_in_run
 from spark_segments.keys.run_writer import Run
 from spark_segments.keys.verification import verify_index
 from spark_segments.log import Findings, KeyCoverage, KeyRanges, LogDirectory, Report, Snapshot
@@ -54,7 +53,7 @@ class KeyIndexes:
         answers: list[RunAnswer | None] = []
         if runs:
             hashes, _ = hashes_of(pa.array(keys, pa.binary()), index_list.seed, index_list.hash_bits)
-            ask = partial(_asked, self._storage, index_list.topic_id, np.unique(hashes))
+            ask = partial(find_in_run, self._storage, index_list.topic_id, np.unique(hashes))
             answers = list(self._storage.at_once(ask, runs))
         asked = _Asked(tuple(zip(runs, answers, strict=True)))
         ranges = {number: asked.ranges(snapshot, number, own) for number, own in offsets.items()}
@@ -73,7 +72,9 @@ class KeyIndexes:
             return IndexList(), []
         return index_list, [run for run in runs if _is_among(run, offsets.get(run.partition, ()))]
 
-    def forget_erased(self, topic: str, *, at_once: bool = False, version: int | None = None) -> None:
+    def forget_erased(
+        self, topic: str, *, keys: Sequence[bytes] | None = None, at_once: bool = False, version: int | None = None
+    ) -> None:
         """Takes what was erased out of the indexes of a topic; with a `version`, of those not checked up to it yet."""
         for name in indexes(self._storage, topic):
             files = IndexFiles(self._storage, topic, name)
@@ -81,7 +82,7 @@ class KeyIndexes:
             is_due = version is None or not is_checked(newest, self._log.manifest(topic), version)
             if newest.exists and is_due:
                 with contextlib.suppress(UnknownTopicError):  # of a deleted topic no index is believed
-                    IndexUpdate(self._log, files, Report("index", dry_run=False)).check(at_once=at_once)
+                    IndexUpdate(self._log, files, Report("index", dry_run=False)).check(keys=keys, at_once=at_once)
 
     def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:
         """The files of the indexes of a topic that left them longer than a delay ago."""
@@ -174,14 +175,6 @@ class _Asked:
             index_bytes=sum(answer.read_bytes for _, answer in self.answers if answer is not None),
             unreadable_runs=sum(answer is None for _, answer in self.answers),
         )
-
-
-def _asked(storage: Storage, topic_id: str, hashes: np.ndarray, run: Run) -> RunAnswer | None:
-    """Where records of some hashes are in a run; None where it cannot be read."""
-    try:
-        return RunFile(storage, run, topic_id).find(hashes)
-    except (DamagedRunError, FileNotFoundError, SegmentsError):
-        return None
 
 
 def _joined(starts: np.ndarray, ends: np.ndarray, near: int) -> list[tuple[int, int]]:

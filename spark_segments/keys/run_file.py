@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from spark_segments.errors import SegmentsError
 from spark_segments.keys.run_layout import (
     MOST_LISTED,
     DamagedRunError,
@@ -41,6 +42,11 @@ class RunAnswer:
     offsets: np.ndarray = field(default_factory=lambda: NO_OFFSETS)
     is_anywhere: bool = False
     read_bytes: int = 0
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the run has a record of any of the hashes."""
+        return self.is_anywhere or len(self.offsets) > 0
 
 
 class RunFile:
@@ -241,6 +247,14 @@ class RunFile:
         if further > self.footer.items:
             raise DamagedRunError("a list outside of the run")
         return np.concatenate([items, self._items(last + 1, last + 1 + further)])
+
+
+def find_in_run(storage: Storage, topic_id: str, hashes: np.ndarray, run: Run) -> RunAnswer | None:
+    """Where records of some hashes are in a run; None where it cannot be read."""
+    try:
+        return RunFile(storage, run, topic_id).find(hashes)
+    except (DamagedRunError, FileNotFoundError, SegmentsError):
+        return None
 
 
 def _joined(firsts: np.ndarray, lasts: np.ndarray) -> list[tuple[int, int]]:

@@ -61,11 +61,14 @@ class KeyOffsets(Protocol):
     def of_keys(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> KeyRanges:
         """The ranges among `offsets`, which are clipped to the snapshot, that have all records of the keys."""
 
-    def forget_erased(self, topic: str, *, at_once: bool = False, version: int | None = None) -> None:
-        """Takes what was erased out of the indexes of a topic, after the last commit of an erasure. `at_once`: the next
-        vacuum deletes the files that leave them. `version`: that of the last commit, where the caller asks again and
-        again; an index that was checked up to it is left alone. Raises StorageError, CommitConflictError,
-        UnknownOutcomeError: the erasure can be run again.
+    def forget_erased(
+        self, topic: str, *, keys: Sequence[bytes] | None = None, at_once: bool = False, version: int | None = None
+    ) -> None:
+        """Takes what was erased out of the indexes of a topic, after the last commit of an erasure. `keys`: those that
+        were erased; None where nobody knows them, which costs all that was indexed before. `at_once`: the next vacuum
+        deletes the files that leave them. `version`: that of the last commit, where the caller asks again and again; an
+        index that was checked up to it is left alone. Raises StorageError, CommitConflictError, UnknownOutcomeError:
+        the erasure can be run again.
         """
 
     def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:

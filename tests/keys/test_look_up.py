@@ -177,6 +177,25 @@ def test_an_erased_key_leaves_the_index_in_the_erasure(log, tmp_path):
     assert check(log, ["k1", "k2"]).scanned_offsets == 0
 
 
+def test_an_erased_key_leaves_the_runs_of_records_that_compaction_took_before(log):
+    """The erasure rewrites no row that such a run has."""
+    log.create_topic("c", 1, {"cleanup.policy": "compact", "segment.ms": "1", "segment.bytes": "300"})
+    topic = log.topic("c")
+    for number in range(10):
+        topic.append([{"key": "k1", "value": "early"}, {"key": f"other {number}", "value": "x" * 100}])
+    roll(log)
+    index(log, topics=["c"])
+    topic.append([{"key": "k1", "value": "later"}, {"key": "last", "value": "x" * 100}])
+    roll(log)
+    compact(log, force=True)
+    index(log, topics=["c"])
+    assert topic.scan(keys="k1").to_table().num_rows == 1
+    erase(log, topics=["c"], keys=[b"k1"])
+    newest = IndexFiles(log.storage, "c").newest_list()
+    hashes = hashes_of(pa_keys(["k1"]), newest.seed, newest.hash_bits)[0]
+    assert not any(len(RunFile(log.storage, run, newest.topic_id).find(hashes).offsets) for run in newest.runs)
+
+
 def test_a_deep_look_compares_the_index_with_the_log(log, tmp_path):
     index(log)
     roll(log)

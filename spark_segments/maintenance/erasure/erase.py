@@ -137,7 +137,7 @@ class _Erasure:
             )
         # A hash of a key is personal data, too. Asked of each run, also of one that has nothing else to do: the run
         # before it may have been killed here.
-        job.log.key_offsets.forget_erased(self.topic, at_once=self.history)
+        job.log.key_offsets.forget_erased(self.topic, keys=self.keys, at_once=self.history)
         if self.history:
             self._delete_history()
 
