@@ -103,6 +103,12 @@ class DatabaseView:
             self._is_made = True
             self._reading = reading
 
+    def leave_table(self) -> None:
+        """Makes the view one of the log alone, which is asked once a query reads the view."""
+        if self._one is not None:
+            self.read_as(AsOne.by_log(self._one.scan))
+            self._one = None
+
     def _scan(self, part: str) -> Scan:
         if self._one is None:
             self._one = AsOne.by_log(self._ask())

@@ -43,9 +43,13 @@ class TopicTable(pa.dataset.Dataset):  # type: ignore[misc]
 
     @property
     def scan(self) -> Scan:
-        """All columns of the topic, as it was when the statement first asked."""
+        """All columns of the topic, as it was when the statement first asked. An error is kept, as in `_batches`."""
         if self._scan is None:
-            self._scan = self._ask()
+            try:
+                self._scan = self._ask()
+            except (SegmentsError, OSError) as error:
+                self.error = error
+                raise
         return self._scan
 
     @property

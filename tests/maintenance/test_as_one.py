@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_segments import LogDir
 from spark_segments.duckdb import TopicDatabase
-from spark_segments.errors import QueryError
+from spark_segments.errors import QueryError, SegmentsError
 from spark_segments.lake.as_one import as_one
 from spark_segments.lake.noted import TABLES, NotedTable
 from spark_segments.lake.table import MANY_SMALL_FILES
@@ -456,6 +456,16 @@ def test_every_answer_beside_writers_and_clean_ups_is_a_state_of_the_topic(tmp_p
 
 
 # The note
+
+
+def test_a_database_outlives_a_topic_that_had_a_table(orders, uri):
+    update(orders, uri)
+    with TopicDatabase(orders) as database:
+        assert database.sql("SELECT count(*) FROM orders").fetchone() == (3,)
+        orders.delete_topic("orders")
+        assert database.sql("SELECT 1").fetchone() == (1,)
+        with pytest.raises(SegmentsError, match="orders"):
+            database.sql("SELECT count(*) FROM orders").fetchone()
 
 
 def test_a_topic_notes_its_table_once_and_forgets_it(orders, uri):
