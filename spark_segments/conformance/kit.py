@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import tempfile
@@ -131,5 +132,6 @@ class CommandReader:
             self._process = None
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with contextlib.suppress(BrokenPipeError):  # a program that has ended leaves what was not sent
+                        pipe.close()
             process.wait()

@@ -7,6 +7,7 @@ named, and nothing else is there.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import subprocess
 import sys
@@ -62,7 +63,8 @@ class CommandWriter:
         """Ends the program."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with contextlib.suppress(BrokenPipeError):  # a program that has ended leaves what was not sent
+                    pipe.close()
         self._process.wait()
 
 

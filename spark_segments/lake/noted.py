@@ -80,16 +80,22 @@ def note_table(log: LogDirectory, topic: str, table: NotedTable) -> None:
     _note(log, topic, lambda noted: {**noted, table.uri: table})
 
 
-def forget_note(log: LogDirectory, topic: str, uri: str) -> bool:
-    """Takes the note of the table at an address out; False where there is none. The table itself stays."""
-    is_noted = any(table.uri == uri for table in NotedTable.of(log.snapshot(topic)))
-    if is_noted:
-        _note(log, topic, lambda noted: {address: table for address, table in noted.items() if address != uri})
-    return is_noted
+def is_noted(log: LogDirectory, topic: str, uri: str) -> bool:
+    """Whether a topic has a note of the table at an address, and can forget it."""
+    return _takes_notes(log, topic) and any(table.uri == uri for table in NotedTable.of(log.snapshot(topic)))
+
+
+def forget_note(log: LogDirectory, topic: str, uri: str) -> None:
+    """Takes the note of the table at an address out, if there is one. The table itself stays."""
+    _note(log, topic, lambda noted: {address: table for address, table in noted.items() if address != uri})
+
+
+def _takes_notes(log: LogDirectory, topic: str) -> bool:
+    return not log.is_kafka and log.snapshot(topic).role == "leader"
 
 
 def _note(log: LogDirectory, topic: str, change: Callable[[dict[str, NotedTable]], dict[str, NotedTable]]) -> None:
-    if log.is_kafka or log.snapshot(topic).role != "leader":
+    if not _takes_notes(log, topic):
         return
 
     def plan(snapshot: Snapshot) -> Change | None:

@@ -25,7 +25,7 @@ from spark_segments.errors import (
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.extensions import observed_job
 from spark_segments.lake.erased import ErasedKeys
-from spark_segments.lake.noted import NotedTable, forget_note, note_table
+from spark_segments.lake.noted import NotedTable, forget_note, is_noted, note_table
 from spark_segments.lake.request import TablePlace, TableRequest
 from spark_segments.lake.table_format import TableFormat
 from spark_segments.lake.update import TRIES, TableCall, Update
@@ -132,7 +132,9 @@ def table(
     for name in names:
         storage = Storage(place.address(name), place.options)
         if forget_table:
-            if dry_run or forget_note(log, name, storage.uri):
+            if is_noted(log, name, storage.uri):
+                if not dry_run:
+                    forget_note(log, name, storage.uri)
                 report.add(name, None, "forget")
             continue
         LogDirectory.check_apart(storage)

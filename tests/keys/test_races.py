@@ -24,6 +24,7 @@ CALLS = ("create", "stream", "list", "delete")
 CONFIG = {"file.delete.delay.ms": "0", "segment.ms": "1"}
 KEYS = [b"a", b"b", b"c"]
 FIRST_RUN_STEPS = 13
+"""So many the first run of the job has at least."""
 STEPS = 24
 """Some steps more than the job has here."""
 
