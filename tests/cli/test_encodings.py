@@ -48,14 +48,62 @@ def test_characters_that_the_output_lacks_are_escaped_and_bytes_of_records_are_n
         assert by_key.returncode == 1 and by_key.stderr.startswith(b"error: A text is not UTF-8")
 
 
+FORMS = {
+    "text": "a→1\r\nb→2\r\n",
+    "json": '{"value": "a→1"}\r\n{"value": "b→2"}\r\n',
+    "envelope": '{"value": "a→1"}\r\n{"value": "b→2"}\r\n',
+    "csv": "value\r\na→1\r\nb→2\r\n",
+}
+WIDE = ["utf-16-le", "utf-16-be"]
+
+
 @pytest.mark.parametrize("form", ["text", "json", "envelope"])
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("encoding", WIDE)
 def test_text_of_utf_16_is_refused_by_its_mark(log, run, form, encoding):
     """What PowerShell's > writes was three records of halves of lines."""
-    text = "\ufeff" + '{"value": "a"}\r\n{"value": "b"}\r\n'
-    ran = run("append", log.uri, "orders", "--format", form, stdin=text.encode(encoding))
-    assert ran.code == 1 and "The text is UTF-16" in ran.error and "iconv" in ran.error
+    ran = run("append", log.uri, "orders", "--format", form, stdin=f"\ufeff{FORMS[form]}".encode(encoding))
+    assert ran.code == 1 and "The text is UTF-16" in ran.error and "--encoding utf-16" in ran.error
     assert log.topic("orders").offsets() == {0: (0, 1)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("encoding", [*WIDE, "utf-16", "cp1252"])
+def test_text_in_another_encoding_is_appended_as_utf_8(log, run, tmp_path, form, encoding):
+    text = FORMS[form].replace("→", "ü") if encoding == "cp1252" else f"\ufeff{FORMS[form]}"
+    by_mark = "utf-16" if encoding in WIDE else encoding
+    (tmp_path / "rows").write_bytes(text.encode(encoding))
+    ran = run("append", log.uri, "orders", "--format", form, "--input", tmp_path / "rows", "--encoding", by_mark)
+    assert ran.code == 0, ran.error
+    arrow = "ü" if encoding == "cp1252" else "→"
+    values = log.topic("orders").scan(offsets={0: (1, None)}).to_table()["value"].to_pylist()
+    assert values == [f"a{arrow}1".encode(), f"b{arrow}2".encode()]
+
+
+def test_a_long_text_in_another_encoding_is_the_text_whole(log, run, tmp_path):
+    lines = [f"{number}→{'ü' * (number % 97)}" for number in range(150_000)]
+    (tmp_path / "lines").write_bytes("\n".join(lines).encode("utf-16"))
+    ran = run("append", log.uri, "orders", "--input", tmp_path / "lines", "--encoding", "UTF-16")
+    assert ran.code == 0, ran.error
+    values = log.topic("orders").scan(offsets={0: (1, None)}).to_table()["value"].to_pylist()
+    assert values == [line.encode() for line in lines]
+
+
+@pytest.mark.parametrize("form", ["text", "csv"])
+@pytest.mark.parametrize(
+    ("content", "encoding", "found"),
+    [(b"value\na\xff\n", "ascii", "bytes ff"), ("value\na".encode("utf-16-le")[:-1], "utf-16-le", "bytes 61")],
+)
+def test_bytes_that_are_not_of_the_encoding_append_nothing(log, run, tmp_path, form, content, encoding, found):
+    (tmp_path / "rows").write_bytes(content)
+    ran = run("append", log.uri, "orders", "--format", form, "--input", tmp_path / "rows", "--encoding", encoding)
+    assert ran.code == 1 and "not in the encoding" in ran.error and found in ran.error and "rows" in ran.error
+    assert log.topic("orders").offsets() == {0: (0, 1)}
+
+
+@pytest.mark.parametrize("encoding", ["no-such", "hex", "base64"])
+def test_an_unknown_encoding_is_refused(log, run, encoding):
+    ran = run("append", log.uri, "orders", "--encoding", encoding, stdin=b"a\n")
+    assert ran.code == 1 and "no such encoding" in ran.error and encoding in ran.error
 
 
 def test_a_misspelt_topic_is_answered_with_the_nearest(log, run):

@@ -24,6 +24,7 @@ from spark_segments.cli.options import (
     with_options,
 )
 from spark_segments.cli.output import Output, print_json, print_table
+from spark_segments.cli.records.input_files import UTF_8
 from spark_segments.cli.records.input_rows import Format, Input
 from spark_segments.cli.records.live_input import LiveInput
 from spark_segments.cli.records.record_text import Properties
@@ -57,6 +58,10 @@ class InputOptions:
         "--option",
         metavar="NAME=VALUE",
     )
+    encoding: str = option(
+        "Of text, JSON and CSV, such as utf-16 or latin-1; a pipe in another than UTF-8 is read to its end.",
+        default=UTF_8,
+    )
     key_column: str | None = _column("key")
     value_column: str | None = _column("value, in place of the row as JSON")
     timestamp_column: str | None = _column("timestamp; a number is ms since 1970")
@@ -81,6 +86,7 @@ class InputOptions:
             properties,
             typed=[name for name in ("key", "value") if f"{name}.format" in formats],
             partition=self.partition,
+            encoding=self.encoding,
             linger_seconds=None if is_one_commit else span_ms(self.linger) / 1000,
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pv
 
-from spark_segments.cli.records.input_files import Reached, opened, unreadable
+from spark_segments.cli.records.input_files import UTF_8, Reached, opened, unreadable
 from spark_segments.cli.records.record_text import unescaped
 from spark_segments.errors import InvalidOptionError
 from spark_segments.values.text.base64 import decode
@@ -43,7 +43,13 @@ class CsvLayout:
         return cls(has_header, sep, quote, base64_columns)
 
     def batches(
-        self, file: str, check: Callable[[pa.Schema, str], None], reached: Reached, *, are_typed: bool
+        self,
+        file: str,
+        check: Callable[[pa.Schema, str], None],
+        reached: Reached,
+        encoding: str = UTF_8,
+        *,
+        are_typed: bool,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a file. `check`: raises for columns that the command cannot take. `are_typed`: columns have the
         types that Arrow finds, since a format encodes them; else they are text.
@@ -51,7 +57,7 @@ class CsvLayout:
         Raises InvalidOptionError, and pa.ArrowException for what is no CSV.
         """
         parsing = self._parsing(file)
-        with opened(file) as (stream, byte_position):
+        with opened(file, encoding) as (stream, byte_position):
             head = stream.read(CSV_HEAD_BYTES)
             names = self._names(head, parsing, file)
             if not names:  # nothing but empty lines

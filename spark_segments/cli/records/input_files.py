@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import glob
 import os
@@ -25,6 +26,7 @@ _LINE_END = ord("\n")
 _RETURN = ord("\r")
 HINT = 'What Spark, Polars or DuckDB reads, they write, too: df.write.format("segments")'
 _LARGEST_BLOCK = 2**31 - 1
+UTF_8 = "utf-8"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MARKS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _MARKED_BYTES = 4096
@@ -56,9 +58,30 @@ def is_stream(path: str) -> bool:
     return path == STANDARD_INPUT or (os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)))
 
 
+def text_encoding(name: str) -> str:
+    """Python's name of a text encoding. Raises InvalidOptionError for a name that is none."""
+    try:
+        "a".encode(name)
+        return codecs.lookup(name).name
+    except (LookupError, UnicodeError):  # unknown, or from bytes to bytes
+        raise InvalidOptionError(
+            "There is no such encoding of text",
+            expected="a name of Python's, such as utf-8, utf-16, latin-1 or cp1252",
+            found=name,
+        ) from None
+
+
 @contextlib.contextmanager
-def opened(file: str) -> Iterator[tuple[Any, Callable[[], int]]]:
-    """The decompressed bytes of a file or stream, and a function that returns how many bytes of the file are read."""
+def opened(file: str, encoding: str = UTF_8) -> Iterator[tuple[Any, Callable[[], int]]]:
+    """The decompressed bytes of a file or stream as UTF-8, and a function that returns how many bytes of the file are
+    read.
+    """
+    with _decompressed(file) as (stream, byte_position):
+        yield stream if encoding == UTF_8 else pa.transcoding_input_stream(stream, encoding, UTF_8), byte_position
+
+
+@contextlib.contextmanager
+def _decompressed(file: str) -> Iterator[tuple[Any, Callable[[], int]]]:
     if is_stream(file):
         with contextlib.nullcontext(sys.stdin.buffer) if file == STANDARD_INPUT else open(file, "rb") as stream:
             yield pa.PythonFile(stream, mode="r"), int
@@ -83,15 +106,15 @@ def reached(files: Sequence[str], progress: Progress) -> Reached:
     return lambda file, byte_position: progress(begins[file] + byte_position, total)
 
 
-def blocks(file: str, reached: Reached, live: LiveInput | None = None) -> Iterator[pa.Buffer]:
-    """The content of a file, compressed or not, in blocks of whole lines. A line may be longer than a block.
+def blocks(file: str, reached: Reached, live: LiveInput | None = None, encoding: str = UTF_8) -> Iterator[pa.Buffer]:
+    """The content of a file, compressed or not, as UTF-8 in blocks of whole lines. A line may be longer than a block.
 
     Of `live`, which is read in place of the file, a block is empty where nothing came for a while, and a line that has
     not ended when a signal comes is left out.
     """
     rest = np.empty(0, np.uint8)
     is_first = True
-    with contextlib.nullcontext((live, int)) if live is not None else opened(file) as (stream, byte_position):
+    with contextlib.nullcontext((live, int)) if live is not None else opened(file, encoding) as (stream, byte_position):
         while True:
             begun = len(rest)
             # Twice the line that has not ended: read in steps of one size, a very long line would be copied at each.
@@ -103,6 +126,8 @@ def blocks(file: str, reached: Reached, live: LiveInput | None = None) -> Iterat
             content[:begun] = rest
             try:
                 size = stream.readinto(content[begun:])
+            except UnicodeDecodeError as error:
+                raise undecodable(file, error) from None
             except OSError as error:  # of a codec, which does not name the file
                 raise unreadable(file, error) from None
             if size == 0:
@@ -132,7 +157,7 @@ def _without_mark(block: pa.Buffer, file: str) -> pa.Buffer:
             path=file,
             expected="UTF-8",
             found=f"the byte order mark {head[:2].hex(' ')}",
-            hint="iconv -f UTF-16 -t UTF-8 makes it UTF-8, and so does `Out-File -Encoding utf8` of PowerShell",
+            hint="Give --encoding utf-16, or have PowerShell write UTF-8 by `Out-File -Encoding utf8`",
         )
     mark = len(_BYTE_ORDER_MARK)
     return block[mark:] if block[:mark].to_pybytes() == _BYTE_ORDER_MARK else block
@@ -168,6 +193,16 @@ def line_spans(block: pa.Buffer) -> tuple[np.ndarray, np.ndarray]:
 def ahead(pieces: Iterable[Piece], file: str) -> Iterator[pa.RecordBatch]:
     """The batches of a file's pieces. A pipe is read by the thread that Ctrl-C reaches."""
     return read_ahead(pieces, available_cores() if os.path.isfile(file) else 1)
+
+
+def undecodable(file: str, error: UnicodeDecodeError) -> InvalidOptionError:
+    """The error for text that is not in the encoding that the command names."""
+    return InvalidOptionError(
+        "The file is not in the encoding of --encoding",
+        path=file,
+        expected=error.encoding,
+        found=f"bytes {error.object[error.start : error.end].hex(' ')} ({error.reason})",
+    )
 
 
 def unreadable(file: str, why: object) -> InvalidOptionError:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +22,7 @@ from spark_segments.cli.records.csv_rows import CsvLayout
 from spark_segments.cli.records.envelopes import BASE64_PARTS, envelope_rows
 from spark_segments.cli.records.input_files import (
     STANDARD_INPUT,
+    UTF_8,
     Reached,
     ahead,
     blocks,
@@ -30,6 +30,8 @@ from spark_segments.cli.records.input_files import (
     files_of,
     is_stream,
     reached,
+    text_encoding,
+    undecodable,
     unreadable,
 )
 from spark_segments.cli.records.json_rows import (
@@ -86,8 +88,8 @@ def _named(options: Sequence[str]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class Input:
     """Files, their format and its options, the columns that become parts of a record, and which of key and value keep
-    their types because a format encodes them. `partition`: that of all rows. `live`: what is read in place of the
-    files, where they are a stream that may have no end.
+    their types because a format encodes them. `partition`: that of all rows. `encoding`: that of text. `live`: what is
+    read in place of the files, where they are a stream that may have no end.
     """
 
     paths: Sequence[str]
@@ -97,6 +99,7 @@ class Input:
     properties: Properties
     typed: Collection[str] = ()
     partition: int | None = None
+    encoding: str = UTF_8
     live: LiveInput | None = None
     reached: Reached = lambda file, byte_position: None
 
@@ -106,16 +109,27 @@ class Input:
         paths: Sequence[str] | None,
         chosen: Format | None,
         options: Sequence[str] | None,
-        *rest: Any,
+        columns: Mapping[str, str | None],
+        properties: Properties,
+        *,
+        typed: Collection[str] = (),
+        partition: int | None = None,
+        encoding: str = UTF_8,
         linger_seconds: float | None = None,
-        **more: Any,
     ) -> Input:
         """The input of a command: the format that was `chosen`, or that the first path's name says. `options`:
-        NAME=VALUE texts, whose values may be white space. With `linger_seconds`, lines of a stream are read live.
+        NAME=VALUE texts, whose values may be white space. With `linger_seconds`, lines of a stream are read live,
+        unless their text is in another encoding than UTF-8: then the whole stream is read first.
         """
         paths = paths or [STANDARD_INPUT]
         named = _named(options or ())
-        source = cls(paths, chosen or _format_of(paths[0]), named, *rest, **more)
+        encoding = text_encoding(encoding)
+        file_format = chosen or _format_of(paths[0])
+        source = cls(paths, file_format, named, columns, properties, typed, partition, encoding)
+        if encoding != UTF_8 and source.format in (Format.PARQUET, Format.DELTA):
+            raise InvalidOptionError(
+                f"{source.format} has no encoding of text", expected="no --encoding", found=encoding
+            )
         names = _OPTIONS.get(source.format, ())
         if source.format is not Format.DELTA and not named.keys() <= {*names}:
             raise InvalidOptionError(
@@ -124,7 +138,7 @@ class Input:
                 found=min(named.keys() - {*names}),
             )
         is_lines = source.format in (Format.TEXT, Format.JSON, Format.ENVELOPE) and len(paths) == 1
-        if linger_seconds is None or not is_lines or not is_stream(paths[0]):
+        if linger_seconds is None or encoding != UTF_8 or not is_lines or not is_stream(paths[0]):
             return source
         descriptor = LiveInput.opened(None if paths[0] == STANDARD_INPUT else paths[0])
         return source if descriptor is None else replace(source, live=LiveInput(descriptor, linger_seconds))
@@ -175,7 +189,7 @@ class Input:
 
         def pieces(file: str) -> Iterator[Piece]:
             before = 0
-            for block in blocks(file, self.reached, self.live):
+            for block in blocks(file, self.reached, self.live, self.encoding):
                 rows, piece = parsed(block, file, before) if len(block) else (0, _nothing)
                 before += rows
                 yield piece
@@ -190,8 +204,11 @@ class Input:
         layout = CsvLayout.of(self.options, self._base64_columns())
         for file in files:
             try:
-                for batch in layout.batches(file, self._check, self.reached, are_typed="value" in self.typed):
+                are_typed = "value" in self.typed
+                for batch in layout.batches(file, self._check, self.reached, self.encoding, are_typed=are_typed):
                     yield self._record(batch)
+            except UnicodeDecodeError as error:
+                raise undecodable(file, error) from None
             except pa.ArrowException as error:
                 raise unreadable(file, error) from None
 
@@ -232,7 +249,7 @@ class Input:
         def pieces(file: str) -> Iterator[Piece]:
             nonlocal schema
             before = 0
-            for block in blocks(file, self.reached, self.live):
+            for block in blocks(file, self.reached, self.live, self.encoding):
                 if not len(block):
                     yield _nothing
                     continue
