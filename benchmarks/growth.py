@@ -1,7 +1,7 @@
 """Cost of growth: CPU time and memory of each operation against bytes, segments, partitions and versions.
 
 Each dimension grows over two orders of magnitude while the others stand still; _growing.py has the logs and the
-operations. With --write the pictures and the tables of docs/growth.md are made anew.
+operations. With --write the pictures and the tables of docs/design/growth.md are made anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks._curves import Panel, picture
 from benchmarks._growing import DIMENSIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "growth.md"
+PAGE = ROOT / "docs" / "design" / "growth.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 LEAST_S, LEAST_MIB = 0.01, 8.0
@@ -77,7 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", type=int, default=5, help="how many sizes, from the smallest on")
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
     parser.add_argument("--wide", action="store_true", help="to 100,000 segments, 10,000 partitions: not for --write")
-    parser.add_argument("--write", action="store_true", help="make the pictures and tables of docs/growth.md anew")
+    parser.add_argument(
+        "--write", action="store_true", help="make the pictures and tables of docs/design/growth.md anew"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -50,11 +50,15 @@ def filled(page: str) -> str:
 
 
 def index() -> str:
-    """docs/llms.txt: the pages in the order of the site, by the sections of mkdocs.yml."""
+    """docs/llms.txt: the pages in the order of mkdocs.yml, and those that the page Design lists."""
     site = Path(__file__).parents[1] / "mkdocs.yml"
     nav = site.read_text().partition("\nnav:\n")[2]
+    named_pages = re.findall(r"^ *- (?:(.+?): )?(\S+\.md)$", nav, re.MULTILINE)
+    design = (PAGES.parent / "design" / "index.md").read_text()
+    for title, page in re.findall(r"^\| \[(.+?)\]\((\S+\.md)\)", design, re.MULTILINE):
+        named_pages.append((title, f"design/{page}"))
     lines = ["# spark_segments", "", f"> {_first_sentence(PAGES.parent / 'index.md')}", "", "## Documentation", ""]
-    for title, page in re.findall(r"^ *- (?:(.+?): )?(\S+\.md)$", nav, re.MULTILINE):
+    for title, page in named_pages:
         path = PAGES.parent / page
         name = title or path.read_text().partition("\n")[0].removeprefix("# ")
         lines.append(f"- [{name}]({page}): {_first_sentence(path)}")

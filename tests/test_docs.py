@@ -82,7 +82,7 @@ GATE_PAGES = ("capacity.md", "how-to/archive-kafka.md", "how-to/polars.md", "tut
 
 
 FRAGMENT = "# A fragment: it is not run here.\n"
-CHECKOUT_PAGES = ("format/conformance.md", "proof.md")
+CHECKOUT_PAGES = ("format/conformance.md", "design/proof.md")
 """Pages whose commands are of a checkout, and not of an empty directory."""
 SIGNATURE_PAGES = ("reference/python.md", "design/decisions.md")
 

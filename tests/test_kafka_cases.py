@@ -1,4 +1,4 @@
-"""docs/kafka-log-cases.md: every case of Kafka's that it lists has a row, and every test that it names is there."""
+"""docs/design/kafka-log-cases.md: each case of Kafka's has a row, and each test that it names exists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-PAGE = ROOT / "docs" / "kafka-log-cases.md"
+PAGE = ROOT / "docs" / "design" / "kafka-log-cases.md"
 LIST = "All cases"
 CANNOT_APPLY = "cannot apply: "
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")

@@ -1,4 +1,4 @@
-"""docs/kafka-connector-cases.md: every case of the connector's suites has a row, and every test named is there."""
+"""docs/design/kafka-connector-cases.md: each case of the connector's suites has a row, each test exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.test_kafka_cases import CANNOT_APPLY, NAMED, names_in
 
-PAGE = ROOT / "docs" / "kafka-connector-cases.md"
+PAGE = ROOT / "docs" / "design" / "kafka-connector-cases.md"
 CASES = 212
 
 

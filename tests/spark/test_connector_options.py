@@ -1,6 +1,6 @@
 """The Kafka connector's suites on options, case by case: JsonUtilsSuite, KafkaSourceProviderSuite,
 KafkaOffsetRangeLimitSuite, ConsumerStrategySuite, KafkaOffsetReaderSuite's levels and the bad options of
-KafkaSourceSuiteBase and KafkaRelationSuite. Numbers are those of docs/kafka-connector-cases.md. No Spark.
+KafkaSourceSuiteBase and KafkaRelationSuite. Numbers are those of docs/design/kafka-connector-cases.md. No Spark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The Kafka connector's KafkaOffsetRangeCalculatorSuite, and what KafkaOffsetReaderSuite says of ranges, case by case.
 
-Numbers are those of docs/kafka-connector-cases.md. No Spark and no files.
+Numbers are those of docs/design/kafka-connector-cases.md. No Spark and no files.
 """
 
 from __future__ import annotations

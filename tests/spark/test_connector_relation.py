@@ -1,7 +1,7 @@
 """The Kafka connector's KafkaRelationSuite, and what its stream suites say of a source that holds for a batch as well,
 case by case.
 
-Numbers are those of docs/kafka-connector-cases.md. The data source runs as Spark's
+Numbers are those of docs/design/kafka-connector-cases.md. The data source runs as Spark's
 processes call it; what hangs on Spark itself is asked of Spark.
 """
 

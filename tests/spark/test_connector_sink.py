@@ -1,6 +1,6 @@
 """The Kafka connector's KafkaSinkSuite, case by case, for batch writes.
 
-Numbers are those of docs/kafka-connector-cases.md. The data source runs as Spark's
+Numbers are those of docs/design/kafka-connector-cases.md. The data source runs as Spark's
 processes call it; what hangs on Spark itself is asked of Spark.
 """
 

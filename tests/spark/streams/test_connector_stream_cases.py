@@ -1,5 +1,5 @@
 """The Kafka connector's stream suites case by case: KafkaMicroBatchSourceSuite, KafkaSourceSuiteBase, and what others
-say of streams. Numbers are those of docs/kafka-connector-cases.md.
+say of streams. Numbers are those of docs/design/kafka-connector-cases.md.
 
 The reader runs as Spark's MicroBatchExecution runs it; tests of Spark itself are in test_streams_in_spark.py.
 """
