@@ -169,6 +169,18 @@ def cut_log(tmp_path_factory) -> LogDir:
 
 
 @pytest.mark.cases(4)
+def test_little_of_a_local_disk_is_read_without_threads(log):
+    log.create_topic("t", partitions=2)
+    log.topic("t").append([{"value": b"v", "partition": number % 2} for number in range(10)])
+    little = log.topic("t").scan().to_reader()
+    assert little.read_next_batch().num_rows == 5 and not ahead_threads()
+    log.topic("t").append([{"value": bytes(1 << 20)} for _ in range(6)])
+    much = log.topic("t").scan().to_reader()
+    much.read_next_batch()
+    assert ahead_threads()
+    much.close()
+
+
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("view", [None, "latest"])
 @pytest.mark.parametrize("topic", ["one", "three"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,16 @@ def test_a_version_that_is_lost_is_not_shown_any_more(log):
     assert end(seen) == 2
     Path(log.uri, "_manifest/orders/_delta_log", f"{2:020d}.json").unlink()
     assert end(seen) == 1
+
+
+def test_a_version_that_is_seen_again_is_the_same_snapshot_while_somebody_has_it(log):
+    other = made(log.uri, 1)
+    snapshot = log.topic("orders").snapshot
+    assert log.topic("orders").snapshot is snapshot
+    other.topic("orders").append(ROWS)
+    newer = log.topic("orders").snapshot
+    assert (snapshot.offset_bounds(), newer.offset_bounds()) == ({0: (0, 1)}, {0: (0, 2)})
+    alive = weakref.ref(newer)
+    del newer
+    gc.collect()
+    assert alive() is None

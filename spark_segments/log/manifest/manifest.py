@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -75,6 +76,8 @@ class Manifest:
         self.topic = topic
         self.log = TopicLog(storage, topic, open_delta_log, defaults)
         self._seen: TableVersion | None = None  # the latest version, when this object looked last
+        # Its snapshot, as long as somebody has it. The rows of a large topic are not held here.
+        self._seen_snapshot: weakref.ref[Snapshot] | None = None
         self._committed: TableVersion | None = None  # by the last commit of this object
         self._copied = -1  # the version of the newest recovery copy, when this object looked last
         self._turn = Turn()
@@ -101,12 +104,23 @@ class Manifest:
         `reopened`: the table is opened again. A job that deletes files must not rely on a version that this object has
         seen, and that can no longer be opened.
         """
-        state = self.log.state(version, seen=None if reopened else self._seen)
+        state = self._same_state() if version is None and not reopened else None
+        if state is None:
+            state = self.log.state(version, seen=None if reopened else self._seen)
         if version is None:
             self._seen = state.table
+            self._seen_snapshot = weakref.ref(state.snapshot)
         if state.snapshot.deleted_ms is not None and not deleted:
             raise self.log.unknown("It was deleted")
         return state
+
+    def _same_state(self) -> TableState | None:
+        """The latest state, of the snapshot that was seen last if it is still that one; None where nobody has it."""
+        seen = self._seen
+        snapshot = None if self._seen_snapshot is None else self._seen_snapshot()
+        if seen is None or snapshot is None or snapshot.version != seen.version:
+            return None
+        return self.log.state_after(TableState(seen, snapshot, self.log.store, self.log.delta))
 
     def state_for_commit(self, *, is_latest: bool = False) -> TableState:
         """As `state`, for a commit on top of it: where the last commit was made here, the table is not opened again.

@@ -37,6 +37,11 @@ Bounds = tuple[int | None, int | None]
 """(start, end exclusive) of a partition, None where there is no bound."""
 Decoded = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
+_MOST_OF_ONE_THREAD = 100_000
+"""Offsets that the caller's thread reads alone, if their files have no more than _MOST_BYTES_OF_ONE_THREAD."""
+
+_MOST_BYTES_OF_ONE_THREAD = 4 << 20
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Scan(Prints):
@@ -236,6 +241,14 @@ class Scan(Prints):
             for start, end in ranges
         ]
         return Printed("Scan", facts, ("partition", "start", "end", "bytes"), rows)
+
+    def _is_little(self) -> bool:
+        """Whether threads would cost more than they bring: each begins with memory and decompressors of its own."""
+        ranges = [(number, start, end) for number, ranges in self.offsets.items() for start, end in ranges]
+        if sum(end - start for _, start, end in ranges) > _MOST_OF_ONE_THREAD:
+            return False
+        sizes = (_file_bytes(self.snapshot, number, start, end, self.selection.times) for number, start, end in ranges)
+        return sum(sizes) <= _MOST_BYTES_OF_ONE_THREAD
 
     @property
     def columns(self) -> Columns | None:
