@@ -30,6 +30,9 @@ ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 1 << 17
 """Readers leave out groups by their bounds, and read several groups at once."""
 
+LEAST_GROUP_ROWS = ROW_GROUP_ROWS // 4
+"""A group of so many rows ends where another partition begins: bounds of offsets are those of one partition then."""
+
 UNDATED = "timestamp.errors"
 """An option beside formats: null for timestamps that a table cannot have, fail (the default) for an error."""
 
@@ -284,6 +287,8 @@ class _File:
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._rows >= LEAST_GROUP_ROWS and batch.column("partition")[0] != self._waiting[-1].column("partition")[-1]:
+            self._flush()
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes

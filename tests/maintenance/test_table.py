@@ -668,6 +668,21 @@ def test_readers_read_the_same(orders, uri, view, monkeypatch):
         assert sorted(tuple(row[name] for name in names) for row in found.to_pylist()) == expected
 
 
+def test_a_group_of_rows_ends_with_its_partition_unless_it_is_small(log, tmp_path, limits):
+    log.create_topic("orders", partitions=3, config={"compression.type": "zstd"})
+    counts = {0: 6, 1: 1, 2: 6}
+    log.topic("orders").append(
+        [{"value": b"v", "partition": number} for number, count in counts.items() for _ in range(count)]
+    )
+    limits(LEAST_GROUP_ROWS=4)
+    update(log, str(tmp_path / "table"))
+    (file,) = (tmp_path / "table").glob("*.parquet")
+    metadata = pq.read_metadata(file)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    # The second partition has too few rows for a group, and is in one with the third.
+    assert [group.num_rows for group in groups] == [6, 7]
+
+
 def test_a_table_on_an_object_store_follows_and_is_read_there(s3_options, tmp_path):
     place = f"s3a://{BUCKET}/{tmp_path.name}"
     log = LogDir.create(f"{place}/log", s3_options)

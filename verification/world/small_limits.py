@@ -64,6 +64,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "DIRECTORIES_A_TASK": (f"{_VACUUM}.DIRECTORIES_A_TASK",),
     "VERIFY_SEGMENTS_A_WAVE": ("maintenance.verification.deep.SEGMENTS_A_WAVE",),
     "TABLE_PART_BYTES": ("lake.update.PART_BYTES", "lake.since.PART_BYTES"),
+    "LEAST_GROUP_ROWS": ("lake.rows.LEAST_GROUP_ROWS",),
     "TABLE_WAVE_BYTES": ("lake.table.WAVE_BYTES_A_SLOT",),
     "INDEX_RANGE_RECORDS": ("keys.build.RANGE_RECORDS",),
     "INDEX_WAVE_BYTES": ("keys.job.WAVE_BYTES_A_SLOT",),
