@@ -6,7 +6,7 @@ DuckDB reads the files itself, each by its name, with the columns and conditions
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,11 @@ class DatabaseView:
         self._is_made = False
 
     @property
+    def one(self) -> AsOne | None:
+        """How the view reads its topic; None: not known before it is read."""
+        return self._one
+
+    @property
     def tables(self) -> tuple[TopicTable, TopicTable]:
         """What is read of the log."""
         return self.records, self._keys
@@ -116,28 +121,27 @@ class DatabaseView:
         return one.tail if part == "tail" else one.tail_keys
 
     def _relation(self, one: AsOne) -> duckdb.DuckDBPyRelation:
-        columns = [f'"{name}"' for name in one.scan.schema.names]
-        tail = self._connection.from_arrow(self.records).project(", ".join(columns))
+        names = one.scan.schema.names
         half = one.half
         if half is None:
-            return tail
+            return self._connection.from_arrow(self.records).project(_listed(names))
         rows = self._rows(half, one)
         is_view = one.scan.selection.view is not None
         if one.has_tail and half.is_latest:
             keys = self._connection.from_arrow(self._keys)
             same = f't."{half.key_column}" = k.key' + ("" if one.across else " AND t.partition = k.partition")
             rows = rows.set_alias("t").join(keys.set_alias("k"), same, how="anti")
-        columns_of_table = self._columns(half, one.scan)
-        rows = rows.project(", ".join(columns_of_table))
+        # Where a query of a union needs no column, as count(*), DuckDB reads the first: here the same in all rows.
+        united = sorted(names, key=lambda name: name != "topic")
+        rows = rows.project(", ".join(self._columns(half, one.scan, united)))
         if one.has_tail:
-            rows = rows.union(tail)
+            rows = rows.union(self._connection.from_arrow(self.records).project(_listed(united)))
         if is_view and not half.is_latest:
             newest = 'row_number() OVER (PARTITION BY partition, key ORDER BY "offset" DESC) AS place'
             rows = rows.filter("key IS NOT NULL").project(f"*, {newest}").filter("place = 1")
             if not one.scan.selection.include_tombstones:
                 rows = rows.filter("value IS NOT NULL")
-            rows = rows.project(", ".join(columns))
-        return rows
+        return rows.project(_listed(names))
 
     def _rows(self, half: TableHalf, one: AsOne) -> duckdb.DuckDBPyRelation:
         """The rows of the table that count, with the table's columns."""
@@ -152,7 +156,7 @@ class DatabaseView:
             rows = rows.filter(f'NOT (partition = {partition} AND "offset" < {start})')
         return rows
 
-    def _columns(self, half: TableHalf, scan: Scan) -> list[str]:
+    def _columns(self, half: TableHalf, scan: Scan, names: Sequence[str]) -> list[str]:
         """The columns of records, of the table's rows."""
         constant = {
             "topic": _literal(scan.snapshot.topic),
@@ -161,8 +165,11 @@ class DatabaseView:
         constant |= {
             name: f'CAST("{name}" AS JSON)' for name in self._json if pa.types.is_string(scan.schema.field(name).type)
         }
-        names = scan.schema.names
         return [f'{constant[name]} AS "{name}"' if name in constant else f'"{name}"' for name in names]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def _dataset(half: TableHalf) -> pa.dataset.Dataset:

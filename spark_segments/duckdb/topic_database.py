@@ -165,7 +165,7 @@ class TopicDatabase:
         self._json = [name for name in ("key", "value") if (formats or {}).get(f"{name}.format") == "json"]
         self._views: dict[str, DatabaseView] = {}
         self._reads_tables = tables and timestamp is None
-        self._reasons: set[str] = set()
+        self._reasons: set[tuple[str, str]] = set()
         self._opens_files = not safe
         self._opened = OpenTables()
         self._running: pa.RecordBatchReader | None = None
@@ -358,16 +358,28 @@ class TopicDatabase:
             if not by_tables or not self._reads_tables or view.topic in self._versions:
                 view.read_as(AsOne.by_log(scan))
                 continue
+            if view.one is not None and self._opened.still_has(view.one, scan):
+                continue
             one = as_one(self._log, scan, self._formats, self._opened)
-            if one.why is not None and one.why not in self._reasons:
-                self._reasons.add(one.why)
-                _logger.warning("topic %s is read by its log alone: %s", view.topic, one.why)
+            if one.why is not None:
+                self._warn(view, one.why)
             try:
                 view.read_as(one)
-            except (duckdb.Error, OSError):  # DuckDB looks into a file for its columns
+            except (duckdb.Error, OSError) as error:  # DuckDB looks into a file for its columns
                 self._opened.forget()
                 view.read_as(AsOne.by_log(one.scan))
-                _logger.warning("topic %s is read by its log alone: a file of its table cannot be read", view.topic)
+                self._warn_of_files([view], error)
+
+    def _warn_of_files(self, views: Iterable[DatabaseView], error: Exception) -> None:
+        """Says of these topics that a file of their table cannot be read, with the cause."""
+        for view in views:
+            self._warn(view, f"a file of its table cannot be read: {' '.join(str(error).split())}")
+
+    def _warn(self, view: DatabaseView, why: str) -> None:
+        """Says once why a topic is read by its log alone."""
+        if (view.topic, why) not in self._reasons:
+            self._reasons.add((view.topic, why))
+            _logger.warning("topic %s is read by its log alone: %s", view.topic, why)
 
     def _planned(self, views: Sequence[DatabaseView], call: Callable[[], AnyResult]) -> AnyResult:
         """What a call gives that binds or begins a query. Where a file of a table cannot be read, since another program
@@ -376,17 +388,17 @@ class TopicDatabase:
         for by_tables in (True, False):
             try:
                 return call()
-            except (duckdb.IOException, duckdb.HTTPException, OSError):
+            except (duckdb.IOException, duckdb.HTTPException, OSError) as error:
                 self._raise_error_of_log()
                 if not any(view.reads_table for view in views):
                     raise
+                if not by_tables:
+                    self._warn_of_files([view for view in views if view.reads_table], error)
             except duckdb.Error as error:
                 if not _may_be_of_damage(error) or not any(view.reads_table for view in views):
                     raise
                 return self._by_logs(views, call, error)
             self._opened.forget()
-            if not by_tables:
-                _logger.warning("a file of a table cannot be read: topics are read by their logs alone")
             self._plan(views, by_tables=by_tables)
         return call()
 
@@ -396,12 +408,13 @@ class TopicDatabase:
         """
         self._raise_error_of_log()
         self._opened.forget()
+        by_table = [view for view in views if view.reads_table]  # until they are planned by the log
         self._plan(views, by_tables=False)
         try:
             result = call()
         except duckdb.Error:
             raise error from None
-        _logger.warning("a file of a table may be damaged: topics are read by their logs alone")
+        self._warn_of_files(by_table, error)
         return result
 
     def _scan(self, topic: str, view: str | None) -> Scan:

@@ -227,16 +227,16 @@ class Topic(Prints):
         may delete these files before a query on it has ended. `tables`: whether they are read at all. Otherwise, and
         for a topic as of a version or a time, the data source reads the log.
         """
-        from spark_segments.lake.as_one import AsOne, as_one
-        from spark_segments.lake.spark_frame import frame_of
+        from spark_segments.lake.as_one import AsOne
+        from spark_segments.lake.spark_frame import frame_of, newest_frame
 
         scan = self.scan(None, None, None, view, isolation, include_tombstones=include_tombstones, formats=formats)
-        one = AsOne.by_log(scan)
-        if tables and self._version is None and self._timestamp_ms is None:
-            one = as_one(self.log, scan, formats)
-            if one.why is not None:
-                _logger.warning("topic %s is read by its log alone: %s", self.name, one.why)
-        return frame_of(spark, one, formats or {})
+        if not tables or self._version is not None or self._timestamp_ms is not None:
+            return frame_of(spark, AsOne.by_log(scan), formats or {})
+        frame, why = newest_frame(spark, self.log, scan, formats or {})
+        if why is not None:
+            _logger.warning("topic %s is read by its log alone: %s", self.name, why)
+        return frame
 
     def decoders(self, formats: Mapping[str, str]) -> FormatDecoders:
         """What decodes the topic's keys and values by options such as value.format. Raises InvalidOptionError,

@@ -110,6 +110,15 @@ class OpenTables:
                 self._tables[note.uri] = table
         return table
 
+    def still_has(self, one: AsOne, scan: Scan) -> bool:
+        """Whether the scan is read as `one` says: neither the topic nor the table has changed since. A latest table may
+        become too old by time alone, and is judged again.
+        """
+        half = one.half
+        if half is None or half.is_latest or one.scan.snapshot is not scan.snapshot:
+            return False
+        return any(table is half.table for table in self._tables.values()) and half.table.is_newest()
+
 
 class _Unfit(Exception):
     """Why a table cannot be read in place of its log."""
@@ -218,13 +227,26 @@ def _half(
         raise _Unfit("files of it lie elsewhere")
     # A table's run takes out what is below the log start; an archive's keeps it.
     cut_at = {} if settings.archive else before.log_starts
-    starts = {
+    log_starts = {
         number: start
         for number, (start, _) in scan.snapshot.offset_bounds().items()
         if start > cut_at.get(number, 0) and number in before.positions
     }
+    # A condition costs each query the count by the files' own numbers of rows.
+    starts = {number: start for number, start in log_starts.items() if _may_have_below(files, number, start)}
     timestamp_type = facts.timestamp_types[0] if facts.timestamp_types else 0
     return TableHalf(table, files, settings.view is not None, starts, timestamp_type, key_column)
+
+
+def _may_have_below(files: Sequence[DataFile], partition: int, offset: int) -> bool:
+    """Whether files of a table may have rows of a partition below an offset."""
+    for file in files:
+        if file.bounds is None:
+            return True
+        first, last = file.bounds["partition"]
+        if first <= partition <= last and file.bounds["offset"][0] < offset:
+            return True
+    return False
 
 
 def _as_words(formats: Mapping[str, str]) -> str:

@@ -6,12 +6,13 @@ have two ways of reading, so that `format("segments")` itself reads the log alon
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from spark_segments.lake.as_one import AsOne, TableHalf
-from spark_segments.log import Scan
+from spark_segments.lake.as_one import AsOne, TableHalf, as_one
+from spark_segments.log import LogDirectory, Scan
 from spark_segments.spark.schema import record_schema, typed_schema
 from spark_segments.storage import Storage
 
@@ -23,8 +24,28 @@ MOST_BROADCAST_OFFSETS = 100_000
 """A tail of so many offsets has few keys: each executor gets them, and the table's rows stay where they are."""
 
 
+def newest_frame(
+    spark: SparkSession, log: LogDirectory, scan: Scan, formats: Mapping[str, str]
+) -> tuple[DataFrame, str | None]:
+    """(the records of a topic by the log and the tables that it knows, why no table is read). Where others have deleted
+    a file since, the topic is planned again once, then read by its log alone.
+    """
+    why = None
+    for _ in range(2):
+        one = as_one(log, scan, formats)
+        if one.half is None:
+            return frame_of(spark, one, formats), one.why
+        try:
+            return frame_of(spark, one, formats), None
+        except FileNotFoundError as error:
+            why = " ".join(str(error).split())
+    return frame_of(spark, AsOne.by_log(scan), formats), why
+
+
 def frame_of(spark: SparkSession, one: AsOne, formats: Mapping[str, str]) -> DataFrame:
-    """The records of a topic, of one snapshot, with the columns of Spark's Kafka source and their headers."""
+    """The records of a topic, of one snapshot, with the columns of Spark's Kafka source and their headers. Raises
+    FileNotFoundError where a file of the table is gone: Spark looks for each.
+    """
     scan = one.scan
     half = one.half
     if half is None:
@@ -61,6 +82,7 @@ def _without_keys_of_tail(spark: SparkSession, rows: DataFrame, one: AsOne, key_
 
 def _rows(spark: SparkSession, half: TableHalf, schema: StructType) -> DataFrame:
     """The rows of the table that count, with those of its columns that are asked for."""
+    from pyspark.errors import AnalysisException
     from pyspark.sql.types import BinaryType, StructType
 
     names = half.table.schema.names
@@ -70,7 +92,12 @@ def _rows(spark: SparkSession, half: TableHalf, schema: StructType) -> DataFrame
     if not half.files:
         return spark.createDataFrame([], columns)
     reader = spark.read.schema(columns).option("__globPaths__", "false")  # as a table of Spark's catalog names files
-    rows = reader.parquet(*(_address(half.table.storage, path) for path in half.addresses))
+    try:
+        rows = reader.parquet(*(_address(half.table.storage, path) for path in half.addresses))
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise FileNotFoundError(errno.ENOENT, str(error), half.table.storage.uri) from error
     for partition, start in half.log_starts.items():
         rows = rows.where(f"NOT (partition = {partition} AND offset < {start})")
     return rows

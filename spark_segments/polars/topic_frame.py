@@ -31,9 +31,8 @@ def frame_of(one: AsOne, schema: pl.Schema, log_frame: FrameOf) -> pl.LazyFrame:
     if one.has_tail:
         rows = pl.concat([rows, log_frame(one.tail)])
     if one.scan.selection.view is not None and not half.is_latest:
-        rows = rows.filter(pl.col("key").is_not_null())
-        newest = rows.group_by(_KEY).agg(pl.col("offset").max())
-        rows = rows.join(newest, on=["partition", "offset"], how="semi")
+        is_newest = pl.col("offset") == pl.col("offset").max().over(_KEY)
+        rows = rows.filter(pl.col("key").is_not_null()).filter(is_newest)
         if not one.scan.selection.include_tombstones:
             rows = rows.filter(pl.col("value").is_not_null())
     return rows

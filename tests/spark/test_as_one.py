@@ -63,3 +63,14 @@ def test_spark_reads_typed_tables_for_typed_queries(spark, log, tmp_path):
     append(log, (b"2", b'{"n": 2}'), (b"3", None))
     assert reads_files(check(spark, log, formats=TYPED))
     assert not reads_files(check(spark, log))
+
+
+def test_spark_looks_again_where_a_file_of_the_table_is_gone(spark, log, tmp_path, caplog):
+    with_orders(log)
+    uri = str(tmp_path / "table")
+    update(log, uri)
+    for file in (tmp_path / "table").glob("*.parquet"):
+        file.unlink()
+    assert not reads_files(check(spark, log))
+    (warning,) = [message for message in caplog.messages if "read by its log alone" in message]
+    assert ".parquet" in warning
