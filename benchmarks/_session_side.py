@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from benchmarks.measure import cpu_seconds
 from spark_segments import LogDir
 from spark_segments.spark.session import spark_session
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS = 1000
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main(side: str, directory: str) -> None:
@@ -34,9 +32,9 @@ def main(side: str, directory: str) -> None:
     found = {}
     works = {"first write": write, "second write": write, "first count": count, "second count": count}
     for name, work in works.items():
-        cpu, wall = _cpu_seconds(), time.perf_counter()
+        cpu, wall = cpu_seconds(), time.perf_counter()
         work()
-        found[name] = [_cpu_seconds() - cpu, time.perf_counter() - wall]
+        found[name] = [cpu_seconds() - cpu, time.perf_counter() - wall]
     spark.stop()
     print(json.dumps(found))
 
@@ -67,28 +65,6 @@ def _prebuilt(spark: SparkSession, directory: str) -> tuple[Callable[[], Any], C
         lambda: rows.write.format("prebuilt").mode("append").save(),
         lambda: spark.read.format("prebuilt").options(**options).load().count(),
     )
-
-
-def _cpu_seconds() -> float:
-    """Of this process and all below it: Spark starts a JVM, and that a Python process for each thing it asks."""
-    seconds, parents = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended since
-            continue
-        process = int(stat.parent.name)
-        parents[process] = int(fields[1])
-        seconds[process] = sum(map(int, fields[11:15])) / _TICKS  # with the processes that it waited for
-    return sum(seconds[process] for process in seconds if _is_below(process, parents))
-
-
-def _is_below(process: int, parents: dict[int, int]) -> bool:
-    while process != os.getpid():
-        if process not in parents:
-            return False
-        process = parents[process]
-    return True
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ end in their unit), ratios compare two things of the same run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 TURNS = 5
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,30 @@ def children_seconds() -> float:
     """CPU time of all processes that this one has waited for: what a busy machine does not lengthen much."""
     times = os.times()
     return times.children_user + times.children_system
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and, to the tick of the system, of all below it: Spark starts a JVM, and that a Python
+    process for each thing it asks.
+    """
+    return time.process_time() + children_seconds() + sum(map(_seconds_of, _below(os.getpid())))
+
+
+def _below(process: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    found: list[int] = []
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended since
+            found += map(int, children.read_text().split())
+    return found + [below for child in found for below in _below(child)]
+
+
+def _seconds_of(process: int) -> float:
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended since
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICKS  # with the processes that it waited for
 
 
 def machine() -> dict[str, Any]:

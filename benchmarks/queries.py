@@ -1,18 +1,22 @@
-"""Queries of DuckDB and Polars over a topic, by its log and as one with a table, each beside the same query over the
-same rows in Parquet: seconds of CPU.
+"""Queries of DuckDB, Polars and Spark over a topic, by its log and as one with a table, each beside the same query over
+the same rows in Parquet: seconds of CPU, of the start of a query and of its run apart.
 
-Values are JSON objects of some 50 bytes, or of --value-bytes. Parquet has them as text, and its rows are those of the
-topic in their order. A table has all records of a topic, or all but the last --tail of a hundred. The query of a key is
-run again with an index of the topic's keys, which has all of them.
+The start is what makes a query ready: `database.sql(…)`, `scan_topic(…)`, `topic.to_spark(…)` and the view of a query,
+and what an engine takes for as much over Parquet. Values are JSON objects of some 50 bytes, or of --value-bytes. The
+rows of Parquet are those of the topic in their order, with values as text. A table has all records of a topic, or all
+but the last --tail of a hundred. The query of a key is run again with an index of the topic's keys, which has all.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime as dt
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from benchmarks.measure import TURNS
-from benchmarks.spark import CODECS
+from benchmarks.measure import TURNS, cpu_seconds
+from benchmarks.spark import CODECS, session
 from spark_segments import LogDir
 from spark_segments.maintenance import index, table
 
@@ -45,42 +49,81 @@ QUERIES = {
 }
 
 
+SPARK_QUERIES = {
+    "count": "SELECT count(*) FROM {rows}",
+    "group": "SELECT partition, count(*), max(offset) FROM {rows} GROUP BY ALL",
+    "an hour": "SELECT count(*), min(offset), sum(octet_length(key)) FROM {rows} WHERE timestamp >= "
+    "TIMESTAMP '2026-01-01 05:00:00' AND timestamp < TIMESTAMP '2026-01-01 06:00:00'",
+    "100 offsets": "SELECT * FROM {rows} WHERE partition = 1 AND offset BETWEEN {middle} AND {middle} + 99",
+    "a key": "SELECT * FROM {rows} WHERE key = CAST('key-4711' AS BINARY)",
+    "a JSON sum": "SELECT get_json_object(CAST(value AS STRING), '$.city') AS city, "
+    "sum(CAST(get_json_object(CAST(value AS STRING), '$.amount') AS DOUBLE)) FROM {rows} GROUP BY ALL",
+    "a typed JSON sum": "SELECT {value}.city AS city, sum({value}.amount) FROM {rows} GROUP BY ALL",
+    "latest": "SELECT count(*), max(offset) FROM {latest}",
+}
+
+Case = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""The start of a query, and its run, which takes what the start gives."""
+
+SPARK_WARM_TURNS = 3  # the JVM compiles for a while
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--codec", choices=list(CODECS), default="zstd-1")
     parser.add_argument("--value-bytes", type=int, default=0, help="about how large a value is; 0: some 50 bytes")
     parser.add_argument("--tail", type=float, nargs="*", default=[0, 1], help="percent of records behind the table's")
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
     parser.add_argument("--directory", help="where to work: a temporary directory unless given")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    ratios: dict[str, Any] = {}
+    found = Found({}, {})
     for tail in arguments.tail:
         with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
             size = Size(arguments.records, int(arguments.records * tail / 100), arguments.value_bytes)
             write_files(Path(directory), size, arguments.codec)
-            cases = _cases(Path(directory), arguments.records)
-            cases |= {f"Polars, {name}": queries for name, queries in _polars_cases(Path(directory), size).items()}
-            for name, queries in cases.items():
-                kinds = queries if tail == 0 else {kind: query for kind, query in queries.items() if kind != "topic"}
-                found = _in_turns(kinds, arguments.turns)
-                behind = f", {tail:g} % behind" if tail else ""
-                for kind, seconds in found.items():
-                    figures[f"{name}, {kind}{behind}: CPU s"] = round(median(seconds), 3)
-                for kind in found.keys() - {"Parquet"}:
-                    ratio = median(found[kind]) / median(found["Parquet"])
-                    ratios[f"{name}{behind}: {kind} / Parquet"] = round(ratio, 2)
-            # Last: the other queries are of a topic without an index.
-            index(LogDir.open(f"{directory}/log"), topics=["events"])
-            for name in ("a key", "Polars, a key"):
-                kinds = {kind: query for kind, query in cases[name].items() if kind != "table"}
-                found = _in_turns(kinds, arguments.turns)
-                figures[f"{name}, indexed topic{behind}: CPU s"] = round(median(found["topic"]), 3)
-                ratio = median(found["topic"]) / median(found["Parquet"])
-                ratios[f"{name}{behind}: indexed topic / Parquet"] = round(ratio, 2)
-    return {"turns": arguments.turns, "records": arguments.records, "figures": figures, "ratios": ratios}
+            measure(
+                Path(directory), size, arguments.engines, arguments.turns, f", {tail:g} % behind" if tail else "", found
+            )
+    return {"turns": arguments.turns, "records": arguments.records, "figures": found.figures, "ratios": found.ratios}
+
+
+def measure(directory: Path, size: Size, engines: list[str], turns: int, behind: str, found: Found) -> None:
+    """Adds the figures of these files."""
+    for engine in engines:
+        with ENGINES[engine](directory, size) as cases:
+            for name, kinds in cases.items():
+                if size.tail:  # the log has been measured with all of its records in the table
+                    kinds.pop("topic", None)
+                found.add(f"{engine}, {name}{behind}", _in_turns(kinds, turns, is_spark=engine == "Spark"))
+    # Last: the other queries are of a topic without an index.
+    index(LogDir.open(f"{directory}/log"), topics=["events"])
+    for engine in [engine for engine in engines if engine != "Spark"]:
+        with ENGINES[engine](directory, size) as cases:
+            kinds = {"indexed topic": cases["a key"]["topic"], "Parquet": cases["a key"]["Parquet"]}
+            found.add(f"{engine}, a key{behind}", _in_turns(kinds, turns))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The figures and ratios so far."""
+
+    figures: dict[str, Any]
+    ratios: dict[str, Any]
+
+    def add(self, name: str, seconds: dict[str, list[tuple[float, float]]]) -> None:
+        """Adds those of a query: {kind: [(seconds of its start, of its run) of a turn]}."""
+        for kind, turns in seconds.items():
+            self.figures[f"{name}, {kind}: start CPU s"] = round(median(start for start, _ in turns), 4)
+            self.figures[f"{name}, {kind}: run CPU s"] = round(median(run for _, run in turns), 4)
+        for kind in seconds.keys() - {"Parquet"}:
+            pairs = list(zip(seconds[kind], seconds["Parquet"], strict=True))
+            runs = median(ours / max(theirs, 1e-9) for (_, ours), (_, theirs) in pairs)
+            wholes = median(sum(ours) / max(sum(theirs), 1e-9) for ours, theirs in pairs)
+            self.ratios[f"{name}: run, {kind} / Parquet"] = round(runs, 2)
+            self.ratios[f"{name}: all, {kind} / Parquet"] = round(wholes, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +133,11 @@ class Size:
     records: int
     tail: int = 0
     value_bytes: int = 0
+
+    @property
+    def middle(self) -> int:
+        """An offset in the middle of a partition."""
+        return self.records // PARTITIONS // 2
 
 
 def write_files(directory: Path, size: Size, codec: str) -> None:
@@ -108,7 +156,7 @@ def write_files(directory: Path, size: Size, codec: str) -> None:
                 table(log, topics=["events"], table_uri=str(directory / name), formats=formats)
     (directory / "parquet").mkdir()
     for partition in range(PARTITIONS):
-        rows = log.topic("events").scan(partition=partition).to_table().drop_columns("headers")
+        rows = log.topic("events").scan(partition=partition).to_table()
         text = rows.column("value").cast(pa.string())
         pa.parquet.write_table(
             rows.set_column(rows.schema.get_field_index("value"), "value", text),
@@ -143,7 +191,8 @@ def _rows(random: np.random.Generator, first: int, end: int, size: Size) -> pa.T
     )
 
 
-def _cases(directory: Path, records: int) -> dict[str, dict[str, Callable[[], Any]]]:
+@contextlib.contextmanager
+def _duckdb_cases(directory: Path, size: Size) -> Iterator[dict[str, dict[str, Case]]]:
     import duckdb
 
     from spark_segments.duckdb import TopicDatabase
@@ -155,61 +204,125 @@ def _cases(directory: Path, records: int) -> dict[str, dict[str, Callable[[], An
         for is_typed in (False, True)
     }
     files = f"'{directory}/parquet/*.parquet'"
-    middle = records // PARTITIONS // 2
     newest = f'(SELECT DISTINCT ON (key) * FROM {files} ORDER BY "offset" DESC)'
-    of_topic = {"rows": "events", "latest": '"events$latest"'}
+    of_topic = {"rows": "events", "latest": '"events$latest"', "middle": size.middle}
     of_topic |= {"city": "value.city", "amount": "value.amount"}
-    of_files = {"rows": files, "latest": newest}
+    of_files = {"rows": files, "latest": newest, "middle": size.middle}
     of_files |= {"city": "value->>'city'", "amount": "(value->>'amount')::DOUBLE"}
-    cases: dict[str, dict[str, Callable[[], Any]]] = {}
+    cases: dict[str, dict[str, Case]] = {}
     for name, query in QUERIES.items():
-        ours, theirs = query.format(middle=middle, **of_topic), query.format(middle=middle, **of_files)
         cases[name] = {
-            kind: lambda database=databases[kind, "typed" in name], ours=ours: database.sql(ours).to_table()
+            kind: (
+                partial(databases[kind, "typed" in name].sql, query.format(**of_topic)),
+                lambda result: result.to_table(),
+            )
             for kind in ("topic", "table")
         }
-        cases[name]["Parquet"] = lambda theirs=theirs: parquet.sql(theirs).to_arrow_table()
-    return cases
+        cases[name]["Parquet"] = partial(parquet.sql, query.format(**of_files)), lambda rows: rows.to_arrow_table()
+    yield cases
+    for database in databases.values():
+        database.__exit__()
+    parquet.close()
 
 
-def _polars_cases(directory: Path, size: Size) -> dict[str, dict[str, Callable[[], Any]]]:
-    import datetime as dt
-
+@contextlib.contextmanager
+def _polars_cases(directory: Path, size: Size) -> Iterator[dict[str, dict[str, Case]]]:
     import polars as pl
 
     from spark_segments.polars import scan_topic
 
     hour = dt.datetime(2026, 1, 1, 5, tzinfo=dt.UTC)
-    middle = size.records // PARTITIONS // 2
     queries: dict[str, Callable[[Any], Any]] = {
         "count": lambda rows: rows.select(pl.len()),
         "group": lambda rows: rows.group_by("partition").agg(pl.len(), pl.col("offset").max()),
         "an hour": lambda rows: rows.filter(
             (pl.col("timestamp") >= hour) & (pl.col("timestamp") < hour + dt.timedelta(hours=1))
-        ).select(pl.len(), pl.col("offset").min()),
+        ).select(pl.len(), pl.col("offset").min(), pl.col("key").bin.size().sum()),
         "100 offsets": lambda rows: rows.filter(
-            (pl.col("partition") == 1) & pl.col("offset").is_between(middle, middle + 99)
+            (pl.col("partition") == 1) & pl.col("offset").is_between(size.middle, size.middle + 99)
         ),
         "a key": lambda rows: rows.filter(pl.col("key") == b"key-4711"),
+        "a JSON sum": lambda rows: _polars_sum(
+            rows, *(pl.col("value").cast(pl.String).str.json_path_match(f"$.{name}") for name in ("city", "amount"))
+        ),
+        "a typed JSON sum": lambda rows: _polars_sum(
+            rows, *(pl.col("value").struct.field(name) for name in ("city", "amount"))
+        ),
+        "latest": lambda rows: rows.select(pl.len(), pl.col("offset").max()),
     }
     log = str(directory / "log")
-    frames: dict[str, Callable[[], Any]] = {
-        "topic": lambda: scan_topic(log, "events", tables=False),
-        "table": lambda: scan_topic(log, "events"),
-        "Parquet": lambda: pl.scan_parquet(f"{directory}/parquet/*.parquet"),
-    }
-    return {
-        name: {kind: lambda query=query, frame=frame: query(frame()).collect() for kind, frame in frames.items()}
-        for name, query in queries.items()
-    }
+    files = f"{directory}/parquet/*.parquet"
+    cases: dict[str, dict[str, Case]] = {}
+    for name, query in queries.items():
+        options = {"formats": TYPED if "typed" in name else None, "view": "latest" if name == "latest" else None}
+        theirs = queries["a JSON sum"] if "typed" in name else query
+        cases[name] = {
+            "topic": (partial(scan_topic, log, "events", tables=False, **options), _collected(query)),
+            "table": (partial(scan_topic, log, "events", **options), _collected(query)),
+            "Parquet": (partial(_polars_parquet, files, is_latest=name == "latest"), _collected(theirs)),
+        }
+    yield cases
 
 
-def _in_turns(cases: dict[str, Callable[[], Any]], turns: int) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for turn in range(turns + 1):
-        for name, case in cases.items():
-            began = time.process_time()
-            case()
-            if turn:  # the first is warm-up
-                seconds[name].append(time.process_time() - began)
+def _polars_sum(rows: Any, city: Any, amount: Any) -> Any:
+    import polars as pl
+
+    return rows.select(city=city, amount=amount.cast(pl.Float64)).group_by("city").agg(pl.col("amount").sum())
+
+
+def _polars_parquet(files: str, *, is_latest: bool) -> Any:
+    import polars as pl
+
+    rows = pl.scan_parquet(files)
+    return rows.filter(pl.col("offset") == pl.col("offset").max().over("key")) if is_latest else rows
+
+
+def _collected(query: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda rows: query(rows).collect()
+
+
+@contextlib.contextmanager
+def _spark_cases(directory: Path, size: Size) -> Iterator[dict[str, dict[str, Case]]]:
+    log = LogDir.open(str(directory / "log"))
+    newest = "row_number() OVER (PARTITION BY key ORDER BY offset DESC) AS place"
+    with session(str(directory)) as spark:
+
+        def of_topic(query: str, formats: dict[str, str] | None, view: str | None) -> Any:
+            log.topic("events").to_spark(spark, view, formats=formats).createOrReplaceTempView("events")
+            return spark.sql(query)
+
+        def of_files(query: str) -> Any:
+            spark.read.parquet(str(directory / "parquet")).createOrReplaceTempView("files")
+            return spark.sql(query)
+
+        names = {"middle": size.middle, "value": "value"}
+        typed = f"(SELECT from_json(CAST(value AS STRING), '{TYPED['value.schema']}') AS value FROM files)"
+        latest = f"(SELECT * FROM (SELECT *, {newest} FROM files) WHERE place = 1)"
+        cases: dict[str, dict[str, Case]] = {}
+        for name, query in SPARK_QUERIES.items():
+            ours = query.format(rows="events", latest="events", **names)
+            theirs = query.format(rows=typed if "typed" in name else "files", latest=latest, **names)
+            formats = TYPED if "typed" in name else None
+            view = "latest" if name == "latest" else None
+            cases[name] = {
+                "table": (partial(of_topic, ours, formats, view), lambda rows: rows.collect()),
+                "Parquet": (partial(of_files, theirs), lambda rows: rows.collect()),
+            }
+        yield cases
+
+
+ENGINES = {"DuckDB": _duckdb_cases, "Polars": _polars_cases, "Spark": _spark_cases}
+
+
+def _in_turns(cases: dict[str, Case], turns: int, *, is_spark: bool = False) -> dict[str, list[tuple[float, float]]]:
+    clock = cpu_seconds if is_spark else time.process_time
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
+    for turn in range(-SPARK_WARM_TURNS if is_spark else -1, turns):
+        for name, (start, run) in cases.items():
+            began = clock()
+            ready = start()
+            started = clock()
+            run(ready)
+            if turn >= 0:
+                seconds[name].append((started - began, clock() - started))
     return seconds
