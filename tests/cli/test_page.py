@@ -7,6 +7,7 @@ import itertools
 import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from spark_segments.cli.page.log_state import VERSIONS_GROWN, growth, sizes_now
 from spark_segments.cli.page.render import page
 from spark_segments.cli.page.view import BLOCKS_A_PAGE, Block, blocks, blocks_a_strip
 from spark_segments.cli.page.words import duration, ratio, relative
-from spark_segments.config import topic_config
+from spark_segments.config import TopicConfig, topic_config
 from spark_segments.face.history import Size
 from spark_segments.log.groups.group import GroupLag
 from spark_segments.maintenance import compact, retain, roll
@@ -28,7 +29,7 @@ from tests.cli.page_topics import DAY_MS, HOUR_MS, NOW_MS, partition, thousand_p
 from tests.maintenance.rows import TOPIC_ID, snapshot
 from verification.world.kafka_bytes.golden_files import GOLDEN
 from verification.world.log_copies import copy_of
-from verification.world.manifest_rows import Partition
+from verification.world.manifest_rows import Partition, Snapshot
 from verification.world.topics import records
 
 NAMES = [
@@ -308,11 +309,41 @@ def test_growth_is_what_the_history_adds_up_to(log):
 
 def test_growth_is_a_line_and_what_changed():
     sizes = [Size(NOW_MS - DAY_MS, 100, 1024), Size(NOW_MS - DAY_MS // 2, 300, 3072), Size(NOW_MS, 40, 2048)]
-    text = page("/log", [], NOW_MS, grown={"<orders>": sizes})
+    text = page("/log", _topics([3, 3]), NOW_MS, grown={"<orders>": sizes})
     assert '<td><a href="#topic:&lt;orders&gt;">&lt;orders&gt;</a><td>' in text
     assert '<path d="M1.0 15.7H60.0V1.0H119.0V8.3"/>' in text
     assert '<td class="n">−60<td class="n">1.0 KiB → 2.0 KiB<td>' in text and ">1 d ago</time>" in text
-    assert "Growth" not in page("/log", [], NOW_MS)
+    assert "Growth" not in page("/log", _topics([3, 3]), NOW_MS)
+
+
+def _topics(retentions_days: Sequence[int]) -> list[tuple[Snapshot, TopicConfig]]:
+    found = []
+    for number, days in enumerate(retentions_days):
+        rows, last = partition(0, [1000], first_ms=NOW_MS - HOUR_MS, step_ms=HOUR_MS)
+        found.append(snapshot(f"topic{number}", {"retention.ms": str(days * DAY_MS)}, rows, [last]))
+    return found
+
+
+def _heads(text: str) -> list[str]:
+    table = text.partition('id="topics"')[2].partition("</thead>")[0]
+    return re.findall(r'<th scope="col"[^>]*>([^<]+)', table)
+
+
+def test_what_all_topics_share_is_said_once_above_their_table():
+    alike = page("log", _topics([3, 3, 3]), NOW_MS)
+    assert _heads(alike) == ["Topic", "Size", "Records", "Last record", "What is next"]
+    assert "Each topic here: 1 partition · retention: 3 d · nothing waits for vacuum · no group reads it." in alike
+    assert "Retention" in _heads(page("log", _topics([3, 4]), NOW_MS))
+    lag = GroupLag("g", "topic0", 0, 5, 0, 10, NOW_MS)
+    assert "Lag" in _heads(page("log", _topics([3, 3]), NOW_MS, lags=[lag]))
+
+
+def test_the_page_of_one_topic_offers_nothing_for_one_row():
+    grown = {"topic0": [Size(0, 0, 0), Size(1, 10, 1)]}
+    one = page("log", _topics([3]), NOW_MS, grown=grown)
+    two = page("log", _topics([3, 3]), NOW_MS, grown=grown)
+    for offer in ('name="policy"', 'name="sort"', 'id="growth"', 'href="#growth"'):
+        assert offer not in one and offer in two
 
 
 def test_a_page_without_warnings_says_so():

@@ -165,6 +165,18 @@ def test_nothing_is_wider_than_the_window(browser, small, thousand, width):
         assert tab.ask(f"({OPEN}, {OVERFLOW})") == []
 
 
+PLACES = """[...document.querySelectorAll(".topics tbody tr")].map((row) =>
+  [...row.cells].map((one) => [one.dataset.label, one.getBoundingClientRect().left,
+    one.getBoundingClientRect().top - row.getBoundingClientRect().top]))"""
+
+
+def test_on_a_phone_a_fact_of_a_topic_has_the_same_place_in_each_row(browser, thousand):
+    with browser.open(thousand, 390) as tab:
+        first, *others = tab.ask(PLACES)
+    assert len(others) == 19 and all(row == first for row in others)
+    assert len({(left, top) for _, left, top in first}) == len(first)
+
+
 def test_kafkas_directory_fits_too(browser, segments, tmp_path):
     segments("describe", GOLDEN / "broker-data", "--html", tmp_path / "kafka.html")
     for width in (1280, 375):

@@ -3,7 +3,8 @@
 (() => {
   const form = document.querySelector(".controls");
   const main = document.querySelector("main");
-  if (matchMedia("(max-width: 40rem)").matches) document.querySelector(".filters").open = false; // the log comes first
+  // A page of one partition has nothing to find. On a phone the log comes first.
+  if (form && matchMedia("(max-width: 40rem)").matches) document.querySelector(".filters").open = false;
   const value = (element, name) => Number(element.querySelector(`data.${name}`).value);
   const partitions = new Map();
   const topics = [...document.querySelectorAll(".topic")].map((element, place) => {
@@ -32,9 +33,10 @@
 
   function find() {
     const text = form.find.value.trim().toLowerCase();
+    const policy = form.policy ? form.policy.value : ""; // the page of one topic has no policy to choose
     let shown = 0;
     for (const topic of topics) {
-      const fits = !form.policy.value || topic.policy.includes(form.policy.value);
+      const fits = !policy || topic.policy.includes(policy);
       let any = false;
       for (const one of topic.rows) {
         const there = fits && one.name.includes(text) && (!form.due.checked || one.due);
@@ -46,7 +48,7 @@
     }
     let linesShown = 0;
     for (const line of lines) {
-      const fits = !form.policy.value || line.policy.includes(form.policy.value);
+      const fits = !policy || line.policy.includes(policy);
       const shownBelow = topics[line.place] && !topics[line.place].element.hidden;
       const there = topics.length ? shownBelow : fits && line.name.includes(text) && (!form.due.checked || line.due);
       line.row.hidden = !there;
@@ -127,8 +129,10 @@
   unfold();
   addEventListener("scroll", leave, { passive: true });
 
-  form.addEventListener("input", (event) => (event.target.name === "sort" ? sort() : find()));
-  form.addEventListener("submit", (event) => event.preventDefault());
-  form.hidden = false;
-  find();
+  if (form) {
+    form.addEventListener("input", (event) => (event.target.name === "sort" ? sort() : find()));
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.hidden = false;
+    find();
+  }
 })();

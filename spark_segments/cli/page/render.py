@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from spark_segments import __version__
 from spark_segments.cli.page.log_state import TopicsShown
-from spark_segments.cli.page.topic_table import TopicLine
+from spark_segments.cli.page.topic_table import TopicLine, shared_facts
 from spark_segments.cli.page.view import ACTIVE, CLEAN, DIRTY, JOBS, SEALED, BlockView, blocks_a_strip, topic_view
 from spark_segments.cli.page.words import count, duration, ratio, relative, when
 from spark_segments.config import TopicConfig
@@ -117,6 +117,7 @@ def _page(
 ) -> str:
     """`more`: what the template has besides."""
     groups = _groups(lags)
+    topic_lags = _topic_lags(groups)
     deletions = [(line.topic, deletion) for line in lines for deletion in line.deletions]
     template = environment().get_template("page.html")
     return template.render(
@@ -130,7 +131,8 @@ def _page(
             *((line.topic, partition, text) for line in lines for partition, text in line.warnings),
         ],
         groups=groups,
-        topic_lags=_topic_lags(groups),
+        topic_lags=topic_lags,
+        shared_facts=shared_facts(lines, topic_lags),
         deletions=sorted(deletions, key=lambda named: (named[1].at_ms, named[0])),
         script=page_file("page.js"),
         script_hash=script_hash(),

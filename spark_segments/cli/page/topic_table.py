@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from spark_segments.cli.page.words import duration
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.maintenance.explanation.topic_forecast import NEVER
-from spark_segments.quantities import human_bytes
+from spark_segments.quantities import human_bytes, plural
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
@@ -84,6 +84,25 @@ def _retention(config: Mapping[str, str]) -> str:
             lasting.append(human_bytes(int(config["retention.bytes"])) + " a partition")
         rules.append(" or ".join(lasting) or "no limit")
     return ", ".join(rules) or "no limit"
+
+
+def shared_facts(lines: Sequence[TopicLine], lags: Mapping[str, int]) -> dict[str, str]:
+    """{a column's head: what all lines have there, as text}. Such a column is said once, above the table."""
+    if len(lines) < 2:
+        return {}
+    first = lines[0]
+    facts = {}
+    if all(line.partitions == first.partitions for line in lines):
+        facts["Partitions"] = plural(first.partitions, "partition")
+    if all(line.retention == first.retention for line in lines):
+        facts["Retention"] = f"retention: {first.retention}"
+    if not any(line.removed_bytes for line in lines):
+        facts["Waits for vacuum"] = "nothing waits for vacuum"
+    if all(line.newest_ms < 0 for line in lines):
+        facts["Last record"] = "no record has a time"
+    if not lags:
+        facts["Lag"] = "no group reads it"
+    return facts
 
 
 @dataclass(slots=True)
