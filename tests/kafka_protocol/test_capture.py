@@ -18,9 +18,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from spark_segments import LogDir, Position
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol import CaptureOptions, capture
+from spark_segments.kafka_protocol.capturing.branches import branch
 from spark_segments.kafka_protocol.capturing.capture_options import Divergence
+from spark_segments.kafka_protocol.capturing.captured_partition import CAPTURE
 from spark_segments.kafka_protocol.capturing.source import SourceCluster
-from spark_segments.kafka_protocol.capturing.topic_capture import CAPTURE, branch
 from spark_segments.kafka_protocol.client_settings import kafka_python_options, librdkafka_options
 from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.kafka_protocol.serving.apis import VERSIONS, fetch

@@ -12,10 +12,11 @@ from spark_segments.extensions import observed_job
 from spark_segments.kafka.group_patterns import chosen_groups
 from spark_segments.kafka.groups import keep_groups
 from spark_segments.kafka.internal_topics.consumer_offsets import GroupOffsets
+from spark_segments.kafka_protocol.capturing.branches import branch
 from spark_segments.kafka_protocol.capturing.capture_options import CaptureOptions, Divergence
-from spark_segments.kafka_protocol.capturing.partition_capture import DivergedError
+from spark_segments.kafka_protocol.capturing.cluster_log import DivergedError
 from spark_segments.kafka_protocol.capturing.source import SourceCluster, SourceTopic, patient
-from spark_segments.kafka_protocol.capturing.topic_capture import CAPTURED, TopicCapture, branch
+from spark_segments.kafka_protocol.capturing.topic_capture import CAPTURED, CapturePass, TopicCapture
 from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.log import LogDirectory, Report
 from spark_segments.progress import Progress
@@ -61,49 +62,56 @@ def capture(
     rate = RateLimit(options.max_rate)
     selected_topics((), topics)  # names that no topic has are no question for a cluster
     with SourceCluster(servers, options.client_config, options.answer_seconds) as source:
-        cluster_topics = source.reached(min(options.reach_seconds, options.patience_seconds))
-        names = selected_topics(cluster_topics, topics)
-        chosen = [cluster_topics[name] for name in names if name in cluster_topics]
-        if not chosen:
-            raise UnknownTopicError(
-                f"{servers} shows no topic {', '.join(topics)}",
-                hint="Internal topics are left out, and brokers hide what this user may not read",
-            )
-        # Before the logs, so that no position lies above what is captured.
-        positions = patient(partial(_groups, source, options.groups, chosen), options.patience_seconds)
-        names_here: dict[str, str] = {}
-        for name in names:
-            if name not in cluster_topics:
-                report.add(name, None, Report.FAILED, error=f"{servers} shows no topic {name}")
-                continue
-            work = TopicCapture(
-                log, source, cluster_topics[name], options, report, rate, spark=spark, progress=progress
-            )
-            try:
-                if options.recapture:
-                    branch(log, name, cluster_topics)
-                names_here[name] = _captured(work, partial(branch, log, name, cluster_topics), options, report)
-            except SegmentsError as error:
-                work.add_line(Report.FAILED, error=str(error))
-        _keep_groups(log, positions, names_here, report)
+        _capture_topics(CapturePass(log, source, options, report, rate, spark, progress), topics)
     rate.wait()  # the next pass finds nothing saved up
     return report.finish()
 
 
-def _captured(work: TopicCapture, begin_copy: Callable[[], str], options: CaptureOptions, report: Report) -> str:
+def _capture_topics(work: CapturePass, topics: Sequence[str]) -> None:
+    """Captures topics, and the positions of groups in them."""
+    options = work.options
+    servers = work.source.servers
+    cluster_topics = work.source.reached(min(options.reach_seconds, options.patience_seconds))
+    names = selected_topics(cluster_topics, topics)
+    chosen = [cluster_topics[name] for name in names if name in cluster_topics]
+    if not chosen:
+        raise UnknownTopicError(
+            f"{servers} shows no topic {', '.join(topics)}",
+            hint="Internal topics are left out, and brokers hide what this user may not read",
+        )
+    # Before the logs, so that no position lies above what is captured.
+    positions = patient(partial(_groups, work.source, options.groups, chosen), options.patience_seconds)
+    names_here: dict[str, str] = {}
+    for name in names:
+        if name not in cluster_topics:
+            work.report.add(name, None, Report.FAILED, error=f"{servers} shows no topic {name}")
+            continue
+        topic_capture = TopicCapture(work, cluster_topics[name])
+        begin_copy = partial(branch, work.log, name, cluster_topics)
+        try:
+            if options.recapture:
+                begin_copy()
+            names_here[name] = _captured(topic_capture, begin_copy, work)
+        except SegmentsError as error:
+            topic_capture.add_line(Report.FAILED, error=str(error))
+    _keep_groups(work.log, positions, names_here, work.report)
+
+
+def _captured(topic_capture: TopicCapture, begin_copy: Callable[[], str], work: CapturePass) -> str:
     """Captures a topic, in a new copy where its log in the cluster is another one and the options say so. Returns the
     topic's name here.
     """
     try:
-        return work.run()
+        return topic_capture.run()
     except DivergedError as error:
-        if options.on_divergence is not Divergence.BRANCH:
+        if work.options.on_divergence is not Divergence.BRANCH:
             raise
-        report.warn(
-            f"{work.name}: {error.message}. What was captured stays there; a new copy goes on in {begin_copy()}"
+        work.report.warn(
+            f"{topic_capture.name}: {error.message}. What was captured stays there; a new copy goes on in "
+            f"{begin_copy()}"
         )
-        name_here = work.run()
-        report.partitions[-1]["branched"] = True
+        name_here = topic_capture.run()
+        work.report.partitions[-1]["branched"] = True
         return name_here
 
 

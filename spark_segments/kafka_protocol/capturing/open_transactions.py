@@ -60,28 +60,32 @@ def _free_offsets(log: Iterator[BatchTable], gone: dict[int, ProducerEntry], end
     """An offset for each producer, from `end` on, that no batch has, or that the producer's emptied marker has.
 
     Each marker that was taken has left one before the producer's next batch. So the producers get theirs in the order
-    of these batches.
+    of these batches: a marker at a later offset would end the producer's next transaction.
+
+        here     |open of A, of B|end
+        cluster                  |f|batch of B|f|batch of A|      f: an offset that the cleaner emptied
+        markers                   B            A
     """
     free: list[int] = []
-    until: dict[int, int] = {}
+    next_batches: dict[int, int] = {}  # {producer: the offset of its next batch}: its marker has to come before
     ends: dict[int, ProducerEntry] = {}
     for batches in log if gone else ():
         columns = (batches.base_offset, batches.last_offset, batches.producer_id, batches.is_control, batches.count)
         for base, last, producer_id, is_control, count in zip(*(column.tolist() for column in columns), strict=True):
             free += range(end, min(base, end + len(gone) - len(free)))
             end = last + 1
-            if producer_id not in gone or producer_id in until:
+            if producer_id not in gone or producer_id in next_batches:
                 continue
             if is_control and not count:
                 ends[base] = gone.pop(producer_id)
             elif not free:  # nothing is missing before it: it is of the transaction, or its end
                 del gone[producer_id]
             else:
-                until[producer_id] = base
+                next_batches[producer_id] = base
         if len(free) >= len(gone):
             break
-    for producer_id in sorted(gone, key=lambda producer_id: until.get(producer_id, math.inf)):
-        if free and free[0] < until.get(producer_id, math.inf):
+    for producer_id in sorted(gone, key=lambda producer_id: next_batches.get(producer_id, math.inf)):
+        if free and free[0] < next_batches.get(producer_id, math.inf):
             ends[free.pop(0)] = gone[producer_id]
     return ends
 
@@ -117,17 +121,21 @@ def with_ends(window: Window, ends: Mapping[int, ProducerEntry], start: int, lea
     """A window with an abort marker at each of `ends` from offset `start` to its last, in the place of an emptied one
     where there is one. `leader_epoch`: of the batch before the window, -1 where there is none.
     """
-    batches, data = window.batches, memoryview(window.data).cast("B")
+    batches = window.batches
+    data = memoryview(window.data).cast("B")
     due = [offset for offset in sorted(ends) if start <= offset <= int(batches.last_offset[-1])]
     if not due:
         return window
     pieces: list[bytes | memoryview] = []
-    begins, sizes, bases = window.starts.tolist(), batches.size.tolist(), batches.base_offset.tolist()
+    begins = window.starts.tolist()
+    sizes = batches.size.tolist()
+    bases = batches.base_offset.tolist()
     done = 0
     for offset in due:
         while bases[done] < offset:
             pieces.append(data[begins[done] : begins[done] + sizes[done]])
-            leader_epoch, done = int(batches.leader_epoch[done]), done + 1
+            leader_epoch = int(batches.leader_epoch[done])
+            done += 1
         epoch = leader_epoch if leader_epoch >= 0 else int(batches.leader_epoch[done])
         pieces.append(abort_marker(ends[offset], offset, epoch, int(batches.max_timestamp[done])))
         done += bases[done] == offset

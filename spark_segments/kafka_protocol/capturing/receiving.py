@@ -57,7 +57,9 @@ class _Frame:
     """
 
     def __init__(self, size: int) -> None:
-        self.size, self.got, self._at = size, 0, 0
+        self.size = size
+        self.got = 0
+        self._at = 0
         self.data = memoryview(pa.allocate_buffer(size + _RECORD_BYTES)).cast("B")  # Arrow's pool keeps its pages
 
     def read(self, size: int | None = None) -> memoryview:
@@ -75,7 +77,8 @@ class _Frames(KafkaProtocol):  # type: ignore[misc]
 
     def receive_bytes(self, data: Any) -> list[Any]:
         """The answers that end here. `data`: what came; it may lie where the frame's next bytes go."""
-        rest, answers = memoryview(data), []
+        rest = memoryview(data)
+        answers = []
         while len(rest):
             frame = self._rbuffer
             if frame is None:
@@ -84,7 +87,8 @@ class _Frames(KafkaProtocol):  # type: ignore[misc]
                 if self._header.tell() == 4:
                     size = int.from_bytes(self._header, "big", signed=True)
                     self._validate_frame_size(size)
-                    frame = self._rbuffer = _Frame(size)
+                    frame = _Frame(size)
+                    self._rbuffer = frame
             else:
                 count = min(len(rest), frame.size - frame.got)
                 if rest.obj is not frame.data.obj:
@@ -101,7 +105,8 @@ def _received(transport: KafkaTCPTransport, parser: KafkaProtocol, begin: memory
     """What is there, and why nothing will be: as the transport's own `_sock_recv`."""
     frame = parser._rbuffer
     room = begin if frame is None else frame.data[frame.got :]
-    got, end = 0, None
+    got = 0
+    end = None
     try:
         while end is None and len(room) - got >= _RECORD_BYTES:
             count = transport._sock.recv_into(room[got:])

@@ -23,11 +23,15 @@ from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.capturing.receiving import keep_last_answer, take_large_frames
 from spark_segments.kafka_protocol.client_settings import kafka_python_options
 
-EARLIEST, LATEST = -2, -1
+EARLIEST = -2
+LATEST = -1
+"""In place of a time, of ListOffsets."""
+
 RESPONSE_BYTES = 16 << 20
 """Of all brokers that are asked at once."""
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
 OFFSET_OUT_OF_RANGE = 1
 
 _WAIT_MS = 500
@@ -167,7 +171,8 @@ class SourceCluster:
         """Asks for batches of partitions, of about `most_bytes` at most. Several such questions may be under way; a
         broker answers them in order.
         """
-        requests, sent = self._requests(topic, starts, most_bytes), list[tuple[Any, Any] | SourceError]()
+        requests = self._requests(topic, starts, most_bytes)
+        sent = list[tuple[Any, Any] | SourceError]()
 
         def send() -> None:
             for node, request in requests:
@@ -183,7 +188,8 @@ class SourceCluster:
         topic_id = (
             _NO_ID if topic.topic_id is None else uuid.UUID(bytes=base64.urlsafe_b64decode(topic.topic_id + "=="))
         )
-        kind, part = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
+        kind = FetchRequest.FetchTopic
+        part = FetchRequest.FetchTopic.FetchPartition
         by_leader: dict[int, list[Any]] = {}
         for number, (offset, epoch) in starts.items():
             leader, leader_epoch = topic.leaders[number]
@@ -320,7 +326,8 @@ class SourceCluster:
 
     def _answers(self, sent: Sequence[tuple[Any, Any] | SourceError]) -> list[Any]:
         """What brokers answer that were asked at once. Of brokers that do not, SourceError where none does."""
-        answers, errors_of_brokers = [], []
+        answers = []
+        errors_of_brokers = []
         for question in sent:
             try:
                 if isinstance(question, SourceError):
@@ -368,7 +375,9 @@ class SourceCluster:
 
         def note(problem: Exception) -> None:
             self._problem = problem
-            problem.__traceback__ = problem.__context__ = None  # whose frames hold the socket
+            # Their frames hold the socket.
+            problem.__traceback__ = None
+            problem.__context__ = None
 
         problem = self._problem
         if isinstance(problem, _REFUSALS):
@@ -409,7 +418,8 @@ def error_of(code: int) -> SourceError:
 
 def patient(ask: Callable[[], T], patience_seconds: float) -> T:
     """What `ask` gives, asked again while the cluster does not answer."""
-    begun, pause = time.monotonic(), FIRST_PAUSE_SECONDS
+    begun = time.monotonic()
+    pause = FIRST_PAUSE_SECONDS
     while True:
         try:
             return ask()

@@ -3,42 +3,33 @@
 A partition is read as a follower reads it, up to the high watermark. What is fetched is checked (whole batches, their
 CRC, rising offsets), written as chunks, and committed with what follows from the batches: the last stable offset,
 producers, aborted transactions, leader epochs. The log end here says where the next pass goes on.
-
-Where a topic became another one, a copy goes on in the next of the topics here.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from spark_segments.config import SegmentLimits, check_new_topic_name, topic_config
-from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
+from spark_segments.config import SegmentLimits, topic_config
+from spark_segments.errors import CommitConflictError, SegmentsError
 from spark_segments.execution import run_tasks, task_slots
 from spark_segments.format.sidecars.producer_state import producer_snapshot_bytes
 from spark_segments.kafka.imported_settings import kept_settings
+from spark_segments.kafka_protocol.capturing.branches import topic_here
 from spark_segments.kafka_protocol.capturing.capture_options import CaptureOptions, Divergence
-from spark_segments.kafka_protocol.capturing.partition_capture import (
-    LEAST_LATE_MS,
-    CapturedPartition,
-    CopiedTopic,
-    DivergedError,
-    PartitionsCapture,
-    check_same,
-)
+from spark_segments.kafka_protocol.capturing.captured_partition import CAPTURE, CapturedPartition, CaptureNotes
+from spark_segments.kafka_protocol.capturing.cluster_log import CopiedTopic, DivergedError, check_same
+from spark_segments.kafka_protocol.capturing.partition_capture import LEAST_LATE_MS, PartitionsCapture
 from spark_segments.kafka_protocol.capturing.source import EARLIEST, SourceCluster, SourceTopic, patient
 from spark_segments.kafka_protocol.rate import RateLimit
 from spark_segments.log import (
     Captured,
-    CapturedBatch,
     Change,
     CopiedEnd,
     Eras,
-    Erasure,
     Hole,
     LogDirectory,
     Manifest,
@@ -48,16 +39,12 @@ from spark_segments.log import (
     Segment,
     Snapshot,
     TopicRow,
-    Undecided,
 )
 from spark_segments.progress import Progress
 from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-CAPTURE = "capture"
-"""The operation of the commits."""
 
 CAPTURED = "captured"
 """The action of a topic's line in a report."""
@@ -93,27 +80,45 @@ class _Copy:
         return parts, problem
 
 
+@dataclass(frozen=True, slots=True)
+class CapturePass:
+    """A pass over topics of a cluster: what the captures of its topics share. `rate`: of all of them together."""
+
+    log: LogDirectory
+    source: SourceCluster
+    options: CaptureOptions
+    report: Report
+    rate: RateLimit
+    spark: SparkSession | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Advance:
+    """What a commit brings of a partition: its `row` with what was copied, and what is `noted` of it from then on."""
+
+    part: CapturedPartition
+    row: Partition
+    noted: Captured
+
+
 class TopicCapture:
     """A pass over a topic."""
 
-    def __init__(
-        self,
-        log: LogDirectory,
-        source: SourceCluster,
-        topic: SourceTopic,
-        options: CaptureOptions,
-        report: Report,
-        rate: RateLimit,
-        *,
-        spark: SparkSession | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        self._log, self._source, self._topic = log, source, topic
-        self._options, self._report, self._rate, self._spark, self._progress = options, report, rate, spark, progress
+    def __init__(self, work: CapturePass, topic: SourceTopic) -> None:
+        self._log = work.log
+        self._source = work.source
+        self._options = work.options
+        self._report = work.report
+        self._rate = work.rate
+        self._spark = work.spark
+        self._progress = work.progress
+        self._topic = topic
         self.name = topic.name
         self._parts: dict[int, CapturedPartition] = {}
         self._known: set[int] = set()  # partitions of which something is noted
-        self._records = self._bytes = 0  # that were added
+        self._records = 0  # that were added
+        self._bytes = 0
 
     def run(self) -> str:
         """Makes the pass, adds its line to the report, and returns the name of the topic here. Again, it goes on."""
@@ -128,38 +133,35 @@ class TopicCapture:
             return self.name
         self._config_here = current.config
         self._config = topic_config(current.config, self._log.defaults)
-        noted, now_ms = Captured.of(current.states), self._log.storage.now_ms()
-        self._known = {*noted}
-        last_batches = CapturedBatch.of(current.states)
-        appends = Erasure.appends(current.states)
-        holes = Hole.of(current.states)
-        copied_ends = CopiedEnd.of(current.states)
         self._cluster_id = current.states.get(Captured.SOURCE_CLUSTER_ID)
-        self._tombstones_ms = self._least_tombstones_ms(noted.values(), now_ms)
-        self._parts = {
-            row.partition: CapturedPartition.of(
-                row,
-                noted.get(row.partition, Captured(now_ms, row.log_end_offset)),
-                self._tombstones_ms,
-                last_batches.get(row.partition),
-                current.live_of(row.partition) if row.partition in last_batches else (),
-                appends.get(row.partition, ()),
-                [(hole.start_offset, hole.end_offset) for hole in holes if hole.partition == row.partition],
-                None if row.partition in last_batches else copied_ends.get(row.partition),
-            )
-            for row in current.partition_rows
-            if row.partition in self._topic.leaders
-        }
+        self._begin_partitions(current)
         self._copy()
-        kept = {}
-        for number, part in self._parts.items():
-            if part.problem is not None:
-                if not isinstance(part.problem, DivergedError) or self._options.on_divergence is not Divergence.KEEP:
-                    raise part.problem
-                kept[number] = part.problem
+        kept = self._kept_problems()
         self._note_end()
         self._tell_end(kept)
         return self.name
+
+    def _begin_partitions(self, current: Snapshot) -> None:
+        now_ms = self._log.storage.now_ms()
+        notes = CaptureNotes.of(current.states)
+        self._known = {*notes.passes}
+        self._tombstones_ms = self._least_tombstones_ms(notes.passes.values(), now_ms)
+        self._parts = {
+            row.partition: CapturedPartition.of(current, row, notes, self._tombstones_ms, now_ms)
+            for row in current.partition_rows
+            if row.partition in self._topic.leaders
+        }
+
+    def _kept_problems(self) -> dict[int, SegmentsError]:
+        """Why partitions stay as they are here. Raises any other problem of a partition."""
+        kept: dict[int, SegmentsError] = {}
+        for number, part in self._parts.items():
+            if part.problem is None:
+                continue
+            if not isinstance(part.problem, DivergedError) or self._options.on_divergence is not Divergence.KEEP:
+                raise part.problem
+            kept[number] = part.problem
+        return kept
 
     def _least_tombstones_ms(self, noted: Iterable[Captured], now_ms: int) -> int | None:
         """For how long the cluster has kept tombstones and markers at least, None for ever.
@@ -177,35 +179,42 @@ class TopicCapture:
 
     def _copy(self) -> None:
         """Copies and commits in turns, until all is here."""
-        limits, patience_seconds = SegmentLimits.of(self._config), self._options.patience_seconds
+        limits = SegmentLimits.of(self._config)
+        patience_seconds = self._options.patience_seconds
         copied = CopiedTopic(self._topic, self.name, self._log.storage, limits, patience_seconds)
         begun = {number: part.next_offset for number, part in self._parts.items()}
 
-        def told() -> None:
+        def show_progress() -> None:
             if self._progress is not None:
                 done = sum(part.next_offset - begun[number] for number, part in self._parts.items())
                 total = sum((part.goal or part.next_offset) - begun[number] for number, part in self._parts.items())
                 self._progress(done, max(done, total))
 
-        here = PartitionsCapture(copied, self._source, self._parts.values(), self._rate, told)
-        while due := [part for part in self._parts.values() if part.is_due]:
+        here = PartitionsCapture(copied, self._source, self._parts.values(), self._rate, show_progress)
+        while any(part.is_due for part in self._parts.values()):
             if self._spark is None:
                 problem = here.run(self._rate.within(_COMMIT_SECONDS, COMMIT_BYTES))
             else:
-                tasks = min(len(due), task_slots(self._spark))
-                copy = _Copy(copied, self._source.servers, self._options, tasks)
-                done = run_tasks(copy, [due[n::tasks] for n in range(tasks)], self._spark)
-                self._parts |= {part.number: part for parts, _ in done for part in parts}
-                problem = next((error for _, error in done if error is not None), None)
-                told()
-            self._commit()
+                problem = self._copy_on_spark(copied, self._spark)
+                show_progress()
+            self._commit()  # also what came before the problem: it is good
             if problem is not None:
                 raise problem
 
+    def _copy_on_spark(self, copied: CopiedTopic, spark: SparkSession) -> SegmentsError | None:
+        """As `PartitionsCapture.run`, divided among the executors."""
+        due = [part for part in self._parts.values() if part.is_due]
+        tasks = min(len(due), task_slots(spark))
+        copy = _Copy(copied, self._source.servers, self._options, tasks)
+        done = run_tasks(copy, [due[n::tasks] for n in range(tasks)], spark)
+        # What comes back are copies of the partitions: they take the place of those that were sent.
+        self._parts |= {part.number: part for parts, _ in done for part in parts}
+        return next((error for _, error in done if error is not None), None)
+
     def _tell_end(self, kept: Mapping[int, SegmentsError]) -> None:
-        name, late = self.name, sorted(number for number, part in self._parts.items() if part.noted.late)
+        late = sorted(number for number, part in self._parts.items() if part.noted.late)
         if late:
-            self._report.warn(f"{name}: {_LATE.format(', '.join(map(str, late)))}")
+            self._report.warn(f"{self.name}: {_LATE.format(', '.join(map(str, late)))}")
         for text in dict.fromkeys(str(error) for error in kept.values()):
             self._report.warn(f"{text}. What is here of partitions {', '.join(map(str, sorted(kept)))} stays as it is")
         self.add_line(
@@ -219,15 +228,22 @@ class TopicCapture:
 
     def add_line(self, action: str, **figures: Any) -> None:
         """Adds the topic's line to the report, with what was committed."""
-        records, log_bytes = self._records, self._bytes
         self._report.add(
-            self.name, None, action,
-            records_in=records, records_out=records, bytes_in=log_bytes, bytes_out=log_bytes, **figures,
-        )  # fmt: skip
+            self.name,
+            None,
+            action,
+            records_in=self._records,
+            records_out=self._records,
+            bytes_in=self._bytes,
+            bytes_out=self._bytes,
+            **figures,
+        )
 
     def _note(self, part: CapturedPartition, now_ms: int) -> Captured:
         """What is to be noted of a partition whose row is written next."""
         tombstones_ms = self._tombstones_ms
+        # The pass before had all tombstones of its time. The cluster's cleaner can have removed a later one only once
+        # it has kept it for `tombstones_ms`. A pass that does not reach its goal leaves that time as it is.
         is_late = tombstones_ms is not None and now_ms - part.noted.at_ms > max(tombstones_ms, LEAST_LATE_MS)
         return Captured(
             now_ms if part.is_done and part.problem is None else part.noted.at_ms,
@@ -249,7 +265,8 @@ class TopicCapture:
             or number not in self._known
         }
         if due or self._cluster_id != self._topic.cluster_id is not None:
-            cluster_id = self._cluster_id = self._topic.cluster_id
+            cluster_id = self._topic.cluster_id
+            self._cluster_id = cluster_id
             self._manifest.commit(
                 lambda current: Change(CAPTURE, topic=Captured.topic_row(current.topic_row, due, cluster_id=cluster_id))
             )
@@ -259,22 +276,7 @@ class TopicCapture:
     def _ready(self, before: Snapshot | None) -> Snapshot:
         """The topic here, made if it is not there, with all of its partitions."""
         topic = self._topic
-        if before is None:
-            theirs = patient(partial(self._source.settings, topic), self._options.patience_seconds)
-            kept = kept_settings(topic.name, theirs, keep_retention=self._options.keep_retention)
-            for text in kept.warnings:
-                self._report.warn(text)
-            states = {}
-            topic_id = topic.topic_id if self.name == topic.name else None
-            if topic_id is None:  # the one that this goes on for may have theirs
-                topic_id = TopicRow.new_id()
-                states = {} if topic.topic_id is None else {Captured.SOURCE_TOPIC_ID: topic.topic_id}
-            if topic.cluster_id is not None:  # before anything is here: where it begins is the cluster's
-                states[Captured.SOURCE_CLUSTER_ID] = topic.cluster_id
-            partitions = self._empty(topic_id, 0)
-            row = _with_ends(Eras.unknown(TopicRow(topic_id, kept.config, states=states)), partitions)
-            self._manifest.create_by(Change(Operation.CREATE, partitions=partitions, topic=row))
-        current = self._manifest.snapshot() if before is None else before
+        current = self._created() if before is None else before
         current.check_role(CAPTURE)
         topic_id = current.states.get(Captured.SOURCE_TOPIC_ID, current.topic_id)
         check_same(self.name, topic_id, current.states.get(Captured.SOURCE_CLUSTER_ID), topic)
@@ -289,6 +291,25 @@ class TopicCapture:
             current = self._manifest.snapshot()
         return current
 
+    def _created(self) -> Snapshot:
+        """The topic, made here empty at the cluster's log starts, with the cluster's settings."""
+        topic = self._topic
+        source_config = patient(partial(self._source.settings, topic), self._options.patience_seconds)
+        kept = kept_settings(topic.name, source_config, keep_retention=self._options.keep_retention)
+        for text in kept.warnings:
+            self._report.warn(text)
+        states = {}
+        topic_id = topic.topic_id if self.name == topic.name else None
+        if topic_id is None:  # the one that this goes on for may have theirs
+            topic_id = TopicRow.new_id()
+            states = {} if topic.topic_id is None else {Captured.SOURCE_TOPIC_ID: topic.topic_id}
+        if topic.cluster_id is not None:  # before anything is here: where it begins is the cluster's
+            states[Captured.SOURCE_CLUSTER_ID] = topic.cluster_id
+        partitions = self._empty(topic_id, 0)
+        row = _with_ends(Eras.unknown(TopicRow(topic_id, kept.config, states=states)), partitions)
+        self._manifest.create_by(Change(Operation.CREATE, partitions=partitions, topic=row))
+        return self._manifest.snapshot()
+
     def _empty(self, topic_id: str, first: int) -> list[Partition]:
         """Partitions from number `first` on, each empty at its log start."""
         rows = []
@@ -299,39 +320,45 @@ class TopicCapture:
 
     def _commit(self) -> None:
         """Makes what was copied part of the topic."""
-        ready = {number: part for number, part in self._parts.items() if part.chunks or part.holes}
-        if not ready:
-            return
         now_ms = self._log.storage.now_ms()
-        notes = {number: self._note(part, now_ms) for number, part in ready.items()}
-        rows = {number: self._row(part, notes[number].stable_end) for number, part in ready.items()}
-        holes = sorted(hole for part in ready.values() for hole in part.holes)
-        undecided = sorted(transaction for part in ready.values() for transaction in part.undecided)
-        last_batches = {number: part.last_batch for number, part in ready.items() if part.last_batch is not None}
-
-        def plan(current: Snapshot) -> Change:
-            """The change on top of `current`: each try of the commit asks again whether it may be made there."""
-            current.check_role(CAPTURE)
-            for part in ready.values():
-                self._check_unchanged(current, part)
-            placed = [_placed(current, part, rows[number]) for number, part in ready.items()]
-            topic = Hole.topic_row(current, holes, undecided)
-            topic = _with_ends(topic, rows.values())
-            return Change(
-                CAPTURE,
-                add=[chunk for partition in placed for chunk in partition.chunks],
-                replace=[partition.grown for partition in placed if partition.grown is not None],
-                partitions=[partition.row for partition in placed],
-                topic=Captured.topic_row(topic, notes, last_batches, self._topic.cluster_id),
-            )
-
-        self._manifest.commit(plan)
-        self._report_committed(ready.values(), holes, undecided)
-        for number, part in ready.items():
-            part.row, part.noted = rows[number], notes[number]
-            part.take_back()
-        self._known |= ready.keys()
+        advances = []
+        for part in self._parts.values():
+            if part.chunks or part.holes:
+                noted = self._note(part, now_ms)
+                advances.append(_Advance(part, self._row(part, noted.stable_end), noted))
+        if not advances:
+            return
+        self._manifest.commit(partial(self._change, advances))
+        self._report_committed(advances)
+        for advance in advances:
+            advance.part.row = advance.row
+            advance.part.noted = advance.noted
+            advance.part.take_back()
+            self._known.add(advance.part.number)
         self._cluster_id = self._topic.cluster_id
+
+    def _change(self, advances: Sequence[_Advance], current: Snapshot) -> Change:
+        """The change on top of `current`: each try of the commit asks again whether it may be made there."""
+        current.check_role(CAPTURE)
+        for advance in advances:
+            self._check_unchanged(current, advance.part)
+        placed = [_placed(current, advance.part, advance.row) for advance in advances]
+        rows = [advance.row for advance in advances]
+        holes = sorted(hole for advance in advances for hole in advance.part.holes)
+        undecided = sorted(transaction for advance in advances for transaction in advance.part.undecided)
+        notes = {advance.part.number: advance.noted for advance in advances}
+        last_batches = {
+            advance.part.number: advance.part.last_batch for advance in advances if advance.part.last_batch is not None
+        }
+        topic = Hole.topic_row(current, holes, undecided)
+        topic = _with_ends(topic, rows)
+        return Change(
+            CAPTURE,
+            add=[chunk for partition in placed for chunk in partition.chunks],
+            replace=[partition.grown for partition in placed if partition.grown is not None],
+            partitions=[partition.row for partition in placed],
+            topic=Captured.topic_row(topic, notes, last_batches, self._topic.cluster_id),
+        )
 
     def _check_unchanged(self, current: Snapshot, part: CapturedPartition) -> None:
         """Raises CommitConflictError where the copy did not begin at the log end: its offsets would be there twice."""
@@ -345,22 +372,21 @@ class TopicCapture:
                 hint="One capture at a time writes a topic, and nothing else does",
             )
 
-    def _report_committed(
-        self, parts: Iterable[CapturedPartition], holes: Sequence[Hole], undecided: Sequence[Undecided]
-    ) -> None:
-        for part in parts:
-            self._records += sum(chunk.records for chunk in part.chunks)
-            self._bytes += sum(chunk.log_bytes for chunk in part.chunks)
+    def _report_committed(self, advances: Sequence[_Advance]) -> None:
+        parts = [advance.part for advance in advances]
+        self._records += sum(chunk.records for part in parts for chunk in part.chunks)
+        self._bytes += sum(chunk.log_bytes for part in parts for chunk in part.chunks)
+        holes = sorted(hole for part in parts for hole in part.holes)
         self._report.details["holes"] += [{"topic": self.name, **hole.to_dict()} for hole in holes]
-        for transaction in undecided:
+        for transaction in sorted(transaction for part in parts for transaction in part.undecided):
             self._report.details["undecided"].append({"topic": self.name, **transaction.to_dict()})
             self._report.warn(f"{self.name}-{transaction.partition}: {transaction}. --recapture makes a true copy")
 
     def _row(self, part: CapturedPartition, stable_end: int | None) -> Partition:
         """The partition's row with what was written of it."""
-        end = max(
-            [part.row.log_end_offset, *(row.next_offset for row in part.chunks), *(h.end_offset for h in part.holes)]
-        )
+        chunk_ends = [chunk.next_offset for chunk in part.chunks]
+        hole_ends = [hole.end_offset for hole in part.holes]
+        end = max([part.row.log_end_offset, *chunk_ends, *hole_ends])
         part.producers.expire(wall_ms())
         entries = part.producers.entries()
         return dataclasses.replace(
@@ -395,7 +421,8 @@ def _placed(current: Snapshot, part: CapturedPartition, row: Partition) -> _Plac
         rows   |--------live[-1]----- grown -----|------chunk ------|-------chunk -------|
                                                                               log end here
     """
-    live, here = current.live_of(part.number), current.partition(part.number)
+    live = current.live_of(part.number)
+    here = current.partition(part.number)
     bases = [chunk.base_offset for chunk in part.chunks]
     ends = [*bases, row.log_end_offset]
     log_start = here.log_start_offset
@@ -407,40 +434,3 @@ def _placed(current: Snapshot, part: CapturedPartition, row: Partition) -> _Plac
     chunks = [dataclasses.replace(chunk, next_offset=end) for chunk, end in zip(part.chunks, ends[1:], strict=True)]
     first_dirty = max(here.first_dirty_offset, log_start)
     return _Placed(dataclasses.replace(row, log_start_offset=log_start, first_dirty_offset=first_dirty), chunks, grown)
-
-
-def topic_here(log: LogDirectory, source: str) -> tuple[str, Snapshot | None]:
-    """The topic here that a topic of the cluster is captured into: its name, and what it is, None before it is made."""
-    name = source
-    while True:
-        snapshot = _snapshot(log, name)
-        following = None if snapshot is None else snapshot.states.get(Captured.GOES_ON_IN)
-        if following is None:
-            return name, snapshot
-        name = following
-
-
-def _snapshot(log: LogDirectory, name: str) -> Snapshot | None:
-    try:
-        return log.snapshot(name)
-    except UnknownTopicError:
-        return None
-
-
-def branch(log: LogDirectory, source: str, cluster_topics: Collection[str]) -> str:
-    """Lets the capture of a topic go on in another topic here, which the next pass makes, and returns its name."""
-    before, snapshot = topic_here(log, source)
-    if snapshot is None:
-        return before  # which has nothing yet
-    names = (f"{source}.branch-{number}" for number in count(1))
-    name = next(name for name in names if name not in cluster_topics and _snapshot(log, name) is None)
-    check_new_topic_name(name, [])
-
-    def plan(current: Snapshot) -> Change:
-        current.check_role(CAPTURE)
-        return Change(
-            CAPTURE, topic=dataclasses.replace(current.topic_row, states={**current.states, Captured.GOES_ON_IN: name})
-        )
-
-    log.manifest(before).commit(plan)
-    return name
