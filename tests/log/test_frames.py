@@ -15,7 +15,7 @@ from verification.world.opened import LocalFiles, created
 from verification.world.topics import live
 
 PACKAGE = str(Path(spark_segments.__file__).parent)
-FRAMES = {".log": 8, ".index": 9, ".timeindex": 9, "rows": 13, "version": 11}
+FRAMES = {".log": 8, ".index": 9, ".timeindex": 9, "rows": 10, "version": 9}
 """The most frames on any path of an append. docs/design/decisions.md has the same figures."""
 
 SMALL = {"segment.bytes": "3000"}

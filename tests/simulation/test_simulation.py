@@ -12,7 +12,7 @@ import pytest
 
 from spark_segments.lake import table_plan
 from spark_segments.log.groups import group as groups
-from spark_segments.log.manifest.commit.change import ChangeWriter
+from spark_segments.log.manifest.files.row_files import RowFiles
 from spark_segments.log.manifest.rows import OUT_OF_LOG
 from spark_segments.log.manifest.state.topic_log import TopicLog
 from spark_segments.maintenance.removal import vacuum as vacuum_module
@@ -68,7 +68,7 @@ def test_a_commit_that_is_sent_again_without_a_look_is_found(monkeypatch):
 
 
 def test_a_commit_without_its_row_files_is_found(monkeypatch):
-    monkeypatch.setattr(ChangeWriter, "write", lambda writer, further=(): writer.waiting.clear())
+    monkeypatch.setattr(RowFiles, "named", lambda store, files: [])
     assert _found("which is not there")
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_segments import LogDir
 from spark_segments.log.manifest import row_tables
-from spark_segments.log.manifest.commit.change import ChangeWriter
+from spark_segments.log.manifest.commit.change_writer import ChangeWriter
 from spark_segments.log.manifest.files.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Segment

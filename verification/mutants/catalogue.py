@@ -197,7 +197,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "chunks of a commit get the same offsets",
-        "log/appending/offset_assignment.py",
+        "log/appending/append.py",
         "        ends[chunk.partition] = placed.next_offset\n",
         "",
         "tests/log/manifest/test_changes.py::test_chunks_get_the_next_offsets_of_their_partitions_in_the_order_given",
@@ -205,7 +205,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "an open transaction does not hold the last stable offset",
-        "log/appending/offset_assignment.py",
+        "log/appending/append.py",
         "log_end_offset if stable else row.last_stable_offset",
         "log_end_offset",
         "tests/log/manifest/test_changes.py::test_an_open_transaction_of_an_import_holds_the_last_stable_offset",
@@ -213,7 +213,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "files that vacuum might have taken are committed",
-        "log/manifest/commit/change.py",
+        "log/manifest/commit/change_writer.py",
         "        self._check_age(snapshot, add)\n",
         "",
         "tests/log/manifest/test_changes.py::test_a_chunk_that_vacuum_might_have_taken_is_refused",
@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "chunks that left the log are committed again",
-        "log/appending/offset_assignment.py",
+        "log/appending/append.py",
         "        if replayed:\n",
         "        if False:\n",
         "tests/maintenance/test_vacuum.py::test_chunks_that_have_left_the_log_are_not_committed_again",
@@ -229,7 +229,7 @@ MUTANTS = (
     Mutant(
         "commit",
         "a topic that became compacted takes records without a key",
-        "log/appending/offset_assignment.py",
+        "log/appending/append.py",
         "    if rows and topic_config(snapshot.config, defaults).compact:\n",
         "    if False:\n",
         "tests/log/test_records_without_key.py::test_a_topic_that_becomes_compacted_between_two_tries_of_the_commit_refuses_them",
@@ -245,9 +245,9 @@ MUTANTS = (
     Mutant(
         "commit",
         "an append of no rows forgets its transaction",
-        "log/appending/offset_assignment.py",
-        "    if not chunks and txn is None:\n",
-        "    if not chunks:\n",
+        "log/appending/append.py",
+        "                if not segments and txn is None:\n",
+        "                if not segments:\n",
         "tests/log/test_transactions.py::test_an_append_of_no_rows_records_its_transaction",
     ),
     Mutant(
@@ -1011,7 +1011,7 @@ MUTANTS = (
     Mutant(
         "durability",
         "files of an append that were written before the setting are not forced",
-        "log/appending/offset_assignment.py",
+        "log/appending/append.py",
         "        if manifest.log.is_forced(snapshot.config):",
         "        if False:",
         "tests/log/test_forced_appends.py::test_chunks_that_were_written_before_the_setting_are_forced_by_their_commit",

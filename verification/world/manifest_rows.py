@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments import LogDir
-from spark_segments.log.appending.offset_assignment import commit_append
+from spark_segments.log.appending.append import append_plan, appended_offsets
 from spark_segments.log.manifest.commit.change import Change
 from spark_segments.log.manifest.files import row_files
 from spark_segments.log.manifest.manifest import Manifest
@@ -48,6 +48,16 @@ __all__ = [
     "topic_table",
     "write_rows",
 ]
+
+
+def commit_append(
+    manifest: Manifest, chunks: Sequence[Segment], txn: tuple[str, int] | None = None
+) -> dict[int, tuple[int, int]]:
+    """Appends chunks to their partitions, as a writer's driver does. Returns {partition: (first, last offset)}."""
+    segments = [chunk for chunk in chunks if chunk.records]
+    if not segments and txn is None:
+        return {}
+    return appended_offsets(manifest.commit(append_plan(manifest, segments, (), {}), txn=txn))
 
 
 def live_rows(log: LogDir, topic: str) -> list[Segment]:

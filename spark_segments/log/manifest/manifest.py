@@ -234,7 +234,8 @@ class Manifest:
 
         committing = Committing(self.log, plan, deleted=True, missing=True)
         try:
-            self._done(committing, committing.commit())
+            state, planned = committing.first_plan(committing.first_state())
+            self._done(committing, committing.run(state, planned))
         except (LogDirError, StorageError, UnknownTopicError) as error:
             if self.log.deleted_by_force_ms() is None:
                 raise
@@ -305,7 +306,8 @@ class Manifest:
         store failed, and the commit may have happened or may happen yet. Only with a `txn` is it safe to send again.
         """
         committing = Committing(self.log, plan, txn, deleted=deleted)
-        return self._done(committing, committing.commit(state or self.state(deleted=True)))
+        begun, planned = committing.first_plan(state or self.state(deleted=True))
+        return self._done(committing, committing.run(begun, planned))
 
     def _done(self, committing: Committing, done: Commit) -> Commit:
         if committing.newest_copy is not None:

@@ -28,7 +28,7 @@ from spark_segments.errors import (
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest import row_tables
-from spark_segments.log.manifest.commit.change import Change, check
+from spark_segments.log.manifest.commit.change import Change, check_change
 from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, made_versions
 from spark_segments.log.manifest.files.delta.actions import REBUILD, CommitNote
 from spark_segments.log.manifest.files.delta.delta_log import FENCED
@@ -108,7 +108,7 @@ def _commit(log: LogDirectory, manifest: Manifest, facts: KnownTopic, topic_id: 
         topic = _under_a_new_id(topic, topic_id, removed)
     none = SEGMENT_SCHEMA.empty_table()
     nothing = Snapshot(snapshot.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), SegmentRows(none))
-    check(nothing, Change(REBUILD, topic=topic), live, none, none, partitions)
+    check_change(nothing, Change(REBUILD, topic=topic), live, none, none, partitions)
     store, last = manifest.log.store, facts.transactions
     tables = {
         TOPIC_KIND: topic_table(topic),

@@ -25,7 +25,8 @@ from spark_segments.errors import (
     UnknownTopicError,
 )
 from spark_segments.log.manifest import row_tables
-from spark_segments.log.manifest.commit.change import Change, ChangeWriter
+from spark_segments.log.manifest.commit.change import Change
+from spark_segments.log.manifest.commit.change_writer import ChangeWriter
 from spark_segments.log.manifest.files.commit_notes import notes_of
 from spark_segments.log.manifest.files.delta.actions import CommitNote
 from spark_segments.log.manifest.files.delta.delta_rs import CommitNotSentError, TableVersion, VersionTakenError
@@ -143,14 +144,12 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         self.other_notes: list[str] = []
         """The notes of other writers' commits that were written before this one."""
 
-    def commit(self, state: TableState | None = None) -> Commit:
-        """Tries until the commit is made. `state`: the state that the first try builds upon."""
-        state = state or self._first_state()
-        if not state.is_trusted:
-            return self.run(state, self.plan(state))
-        return self.run(*self._planned_afresh(state))
+    def first_plan(self, state: TableState) -> tuple[TableState, Change | NoEntry[Commit]]:
+        """The state that the first try builds upon, and what is planned of it: what `run` begins with."""
+        return self._planned_afresh(state) if state.is_trusted else (state, self.plan(state))
 
-    def _first_state(self) -> TableState:
+    def first_state(self) -> TableState:
+        """The newest state; where there is no topic, and the plan may see that, the state before its first commit."""
         try:
             return self.log.state()
         except UnknownTopicError:
@@ -218,7 +217,9 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         files = self.writer.planned(snapshot, state.files, change, keys_from_ms)
         note = CommitNote(self.commit_id, len(self.sent), change.operation)
         note_file = self._note_file(state, change, files, note)
-        self.log.storage.at_once(operator.call, self._steps(state, note_file))
+        steps = self._steps(state, [*self.log.store.named(self.writer.waiting), note_file])
+        self.log.storage.at_once(operator.call, steps)
+        self.writer.note_written()
         note_path = note_file[0]
         delta.prepare(state.table, [*map(self.log.store.path, files.added), note_path, *self.other_notes])
 
@@ -233,14 +234,14 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         self.log.mark_made(table.version, note)
         return Reply(RequestOutcome.MADE, Commit(table.version, snapshot, change, table=table))
 
-    def _steps(self, state: TableState, note_file: NamedFile) -> list[Callable[[], object]]:
-        """What comes before the request: the files that a commit adds, and its note, are written. A state that is not
+    def _steps(self, state: TableState, files: Sequence[NamedFile]) -> list[Callable[[], object]]:
+        """What comes before the request: the `files` that a commit adds, and its note, are written. A state that is not
         this process's own commit may lack the newest commit, where its file was lost: that is looked for meanwhile.
         """
         steps: list[Callable[[], object]] = []
         if not state.is_trusted and state.version >= 0:
             steps.append(partial(self._look_below, state))
-        steps.append(partial(self.writer.write, [note_file]))
+        steps.append(partial(self.log.storage.write_all, files, unique=True))
         return steps
 
     def _look_below(self, state: TableState) -> None:
