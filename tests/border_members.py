@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-MOST_NAMES = 45
-MOST_MEMBERS = 252
+MOST_NAMES = 44
+MOST_MEMBERS = 244
 
 MEMBERS = (
     (
@@ -95,18 +95,12 @@ MEMBERS = (
     (
         "Operation",
         "The change that a plan makes of a snapshot: one commit",
-        "ALTER APPEND BRINGING_BACK COMPACT CREATE DELETE_RECORDS ERASE FENCE IMPORT LEAVING_OFFSETS MERGE_FILES "
-        "MIRROR PROMOTE VACUUM",
+        "ALTER APPEND BRINGING_BACK COMPACT DELETE_RECORDS ERASE FENCE IMPORT LEAVING_OFFSETS MIRROR OF_FILES PROMOTE",
     ),
     (
         "Group",
         "Positions of readers",
-        "all id lags positions update with_positions",
-    ),
-    (
-        "GroupCommit",
-        "Positions of readers",
-        "MOST_FILES after commit_id directory_name lease made_by number rows",
+        "MOST_FILES all id lags positions update with_positions",
     ),
     (
         "Report",
@@ -150,7 +144,7 @@ MEMBERS = (
     (
         "Positions",
         "Positions, and what a reader loses that goes on at one",
-        "group last starts",
+        "group lease made_by number starts",
     ),
     (
         "GroupLag",
@@ -165,7 +159,7 @@ MEMBERS = (
     (
         "Eras",
         "Positions, and what a reader loses that goes on at one",
-        "RANKED UNKNOWN ends ranks unknown",
+        "RANKED ends ranks unknown",
     ),
     (
         "KeyCoverage",

@@ -298,7 +298,7 @@ class TopicImport:
             topic_id = TopicRow.new_id()
         rows = _empty_partitions(kafka, topic_id, 0)
         topic = _with_ends(Eras.unknown(TopicRow(topic_id, self.overrides)), rows)
-        self.manifest.create_by(Change(Operation.CREATE, partitions=rows, topic=topic))
+        self.manifest.create(topic, rows)
         self.created |= {row.partition for row in rows}
         return self.manifest.snapshot()
 

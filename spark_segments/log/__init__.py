@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from spark_segments.log.appending.caller_rows import Rows as Rows
     from spark_segments.log.findings import Findings as Findings
     from spark_segments.log.groups.group import Group as Group
-    from spark_segments.log.groups.group_files import GroupCommit as GroupCommit
     from spark_segments.log.manifest.commit.change import Change as Change
     from spark_segments.log.manifest.operation import Operation as Operation
     from spark_segments.log.manifest.transaction import Transaction as Transaction

@@ -253,7 +253,7 @@ class LogDirectory:
         topic_config(overrides, self.defaults)
         topic_id = TopicRow.new_id()
         rows = [Partition(topic_id, number) for number in range(partitions)]
-        self.manifest(topic).create(topic_id, overrides, rows)
+        self.manifest(topic).create(TopicRow(topic_id, overrides), rows)
 
     def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Takes a topic out of the log directory. Its files stay for the readers that have them, until vacuum.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,9 +40,6 @@ class Eras:
     RANKED: ClassVar = ("key", "partition", "offset", "timestamp")
     """The columns that `ranks` looks at, and the key."""
 
-    UNKNOWN: ClassVar[Mapping[str, str]] = {PARTITIONS_ADDED: "[]"}
-    """The states of a topic to which others may have added partitions: nobody knows when."""
-
     def at(self, partitions: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """int64[n]: the era of each offset, counted from 0."""
         eras = np.zeros(len(offsets), np.int64)
@@ -68,7 +65,7 @@ class Eras:
     @staticmethod
     def unknown(row: TopicRow) -> TopicRow:
         """The row of a topic to which others may have added partitions: nobody knows when."""
-        return dataclasses.replace(row, states={**Eras.UNKNOWN, **row.states})
+        return dataclasses.replace(row, states={PARTITIONS_ADDED: "[]", **row.states})
 
     @staticmethod
     def topic_row(snapshot: Snapshot, appended: Iterable[Partition] = ()) -> TopicRow:

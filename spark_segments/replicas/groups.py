@@ -59,7 +59,7 @@ def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple
 
         if theirs:
             try:
-                Group(log, group).update(newer, made_by=positions.last.made_by)
+                Group(log, group).update(newer, made_by=positions.made_by)
             except SegmentsError as error:
                 errors[group] = error
                 continue
@@ -105,7 +105,7 @@ def mirror_groups(
             return kept | {key: position for key, position in theirs.items() if key[0] in moved}
 
         try:
-            Group(target, group).update(plan, made_by=rows.last.made_by)
+            Group(target, group).update(plan, made_by=rows.made_by)
         except SegmentsError as error:
             errors[group] = error
     return len(changed - errors.keys()), errors

@@ -29,10 +29,6 @@ class Lineage:
     is_certain: bool
 
 
-_NOT_REPLAYED = (Operation.MERGE_FILES, Operation.VACUUM)
-"""The leader's commits that change nothing of its log."""
-
-
 @dataclass(frozen=True, slots=True)
 class LeaderVersion:
     """A version of the leader's topic: its snapshot (deleted or not), its transactions, and the commit that made it.
@@ -73,7 +69,7 @@ class Leader:
         Raises InvalidOptionError where the version is not there any more.
         """
         facts = self.manifest.facts(version)
-        if facts is not None and facts.operation in _NOT_REPLAYED:
+        if facts is not None and facts.operation in Operation.OF_FILES:
             return None
         return self._of(self.manifest.state(version, deleted=True))
 

@@ -5,6 +5,7 @@ A number whose file was tidied away is free again. So the maker of a file looks 
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +16,30 @@ from spark_segments.storage.storage import FileInfo, Storage
 
 _LOOKS = 30
 
+_LONGEST_NAME = 249
+_KEPT_OF_LONG_IDS = 160
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
 T = TypeVar("T")
 
 
 def crc_line(body: bytes) -> bytes:
     """The line of JSON behind `body` that has its CRC-32."""
     return b'\n{"crc32":%d}\n' % zlib.crc32(body)
+
+
+def directory_name(identifier: str) -> str:
+    """The name of the directory of what has this id.
+
+    Bytes other than a-z A-Z 0-9 . _ - are written as = and two hexadecimal digits. An id that is too long for a file
+    name is cut, and followed by == and its SHA-256.
+    """
+    name = "".join(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in identifier.encode())
+    if identifier in (".", ".."):
+        name = name.replace(".", "=2E", 1)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_KEPT_OF_LONG_IDS]}=={hashlib.sha256(identifier.encode()).hexdigest()}"
+    return name
 
 
 @dataclass(frozen=True, slots=True)

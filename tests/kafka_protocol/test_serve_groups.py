@@ -413,7 +413,7 @@ def test_groups_go_on_where_the_files_of_the_lease_were_lost(log):
 
 
 def raised_lease(log: LogDir, group: str, lease: int) -> bytes:
-    last = log.group(group).positions().last
+    last = log.group(group).positions().commit
     return content_of(
         group, replace(last, number=last.number + 1, commit_id="other", after=last.commit_id, lease=lease)
     )

@@ -19,7 +19,7 @@ from spark_segments import LogDir
 from spark_segments.storage import Storage
 from verification.world.kafka_bytes.twin_encode import Record
 from verification.world.kafka_bytes.twin_encode import batch_bytes as encoded
-from verification.world.manifest_rows import SEGMENT_SCHEMA, Partition, Segment
+from verification.world.manifest_rows import SEGMENT_SCHEMA, Partition, Segment, TopicRow
 from verification.world.opened import opened
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -101,7 +101,9 @@ def topic(storage) -> Any:
     """The topic with its rows in memory."""
     LogDir.create(storage.uri)
     topic = opened(storage).topic("orders")
-    topic.manifest.create(TOPIC_ID, {}, [Partition(TOPIC_ID, 0, log_end_offset=storage.end)], segment_rows(storage))
+    topic.manifest.create(
+        TopicRow(TOPIC_ID, {}), [Partition(TOPIC_ID, 0, log_end_offset=storage.end)], segment_rows(storage)
+    )
     _ = topic.snapshot.segments
     return topic
 

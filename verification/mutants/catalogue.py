@@ -1061,7 +1061,7 @@ MUTANTS = (
         "groups",
         "clients of a server move the groups of other readers",
         "kafka_protocol/serving/stored_groups.py",
-        "            if commit.rows and commit.made_by != MADE_BY_SERVE:\n",
+        "            if positions and positions.made_by != MADE_BY_SERVE:\n",
         "            if False:\n",
         "tests/kafka_protocol/test_serve_groups.py::test_a_group_that_other_readers_made_is_shown_and_not_moved[own]",
     ),

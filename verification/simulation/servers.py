@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spark_segments.errors import CommitConflictError
 from spark_segments.kafka_protocol.serving.lease import Lease
-from spark_segments.log.groups.group_files import GroupCommit
+from spark_segments.log.groups.group import Positions
 from spark_segments.log.positions import Position
 from verification.simulation.scenario import KEPT, Simulation
 from verification.simulation.world import SECOND_US, Process, Violation
@@ -34,7 +34,7 @@ def serve(simulation: Simulation, process: Process) -> None:
             if random.random() < 0.2:  # the machine stands still within
                 simulation.world.wait(random.randint(1, 40) * SECOND_US)
 
-            def check(begun: GroupCommit, number: int = number) -> None:
+            def check(begun: Positions, number: int = number) -> None:
                 if begun.lease > number:
                     raise CommitConflictError("another server has the groups")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.storage import FileSystem, Storage
-from verification.world.manifest_rows import Manifest, Partition, Segment, Snapshot
+from verification.world.manifest_rows import Manifest, Partition, Segment, Snapshot, TopicRow
 from verification.world.opened import DeltaLog, OpenDeltaLog
 
 TOPIC = "orders"
@@ -56,7 +56,7 @@ def new_manifest(
     filesystem: FileSystem | None = None,
 ) -> Manifest:
     manifest = Manifest(Storage(str(root), filesystem=filesystem), TOPIC, open_delta_log)
-    manifest.create(TOPIC_ID, {"retention.ms": "1000"}, new_partitions(partitions))
+    manifest.create(TopicRow(TOPIC_ID, {"retention.ms": "1000"}), new_partitions(partitions))
     return manifest
 
 

@@ -33,7 +33,6 @@ from spark_segments.log import (
     Hole,
     LogDirectory,
     Manifest,
-    Operation,
     Partition,
     Report,
     Segment,
@@ -307,7 +306,7 @@ class TopicCapture:
             states[Captured.SOURCE_CLUSTER_ID] = topic.cluster_id
         partitions = self._empty(topic_id, 0)
         row = _with_ends(Eras.unknown(TopicRow(topic_id, kept.config, states=states)), partitions)
-        self._manifest.create_by(Change(Operation.CREATE, partitions=partitions, topic=row))
+        self._manifest.create(row, partitions)
         return self._manifest.snapshot()
 
     def _empty(self, topic_id: str, first: int) -> list[Partition]:

@@ -268,7 +268,8 @@ class Replay:
             addresses = options.source_registry, options.target_registry
             source, target = (TypedColumns(log).registry({REGISTRY: address}) for address in addresses)
             self._schema_ids = SchemaIds(source, target, options.framed)
-        self._name, patience = options.name, options.patience_seconds
+        self._name = Group(log, options.name).id  # a group there, too: what can be no group's id is refused
+        patience = options.patience_seconds
         self._cluster = TargetCluster(
             servers, options.client_config, self._name, min(patience, _ANSWER_SECONDS), idempotent=options.idempotent
         )

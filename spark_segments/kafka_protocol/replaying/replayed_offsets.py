@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_segments.errors import CommitConflictError
-from spark_segments.log import GroupCommit
 from spark_segments.storage import Storage
-from spark_segments.storage.numbered_files import NumberedFiles
+from spark_segments.storage.numbered_files import NumberedFiles, directory_name
 
 DIRECTORY = "_replay"
 SCHEMA = pa.schema([("partition", pa.int32()), ("old_offset", pa.int64()), ("new_offset", pa.int64())])
@@ -33,7 +32,7 @@ class ReplayedOffsets:
     """The files of a topic there. Not for many threads."""
 
     def __init__(self, storage: Storage, name: str, topic: str) -> None:
-        self._files = NumberedFiles(storage, f"{DIRECTORY}/{GroupCommit.directory_name(name)}/{topic}", ".parquet")
+        self._files = NumberedFiles(storage, f"{DIRECTORY}/{directory_name(name)}/{topic}", ".parquet")
         self._next: int | None = None
 
     def settle(self, positions: Mapping[int, int]) -> None:

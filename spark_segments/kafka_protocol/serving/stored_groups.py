@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.serving.coordinator import Coordinator, RefusedError
 from spark_segments.kafka_protocol.serving.limits import Budget, Limits
-from spark_segments.log import Group, GroupCommit, LogDirectory, Position
+from spark_segments.log import Group, LogDirectory, Position, Positions
 from spark_segments.quantities import wall_ms
 
 READ_ONLY, OWN, ALL = "read-only", "own", "all"
@@ -25,7 +25,7 @@ MADE_BY_SERVE = "serve"
 
 _COMMITS = 64  # that are under way at a time, of as many groups
 _POSITION_BYTES = 96  # in a file, without what a client says of it
-_FILES = GroupCommit.MOST_FILES  # of a group, at the most
+_FILES = Group.MOST_FILES  # of a group, at the most
 _OF_BEFORE = ""  # the owner of groups that were there when this server began to hold them
 
 _logger = logging.getLogger(__name__)
@@ -55,15 +55,15 @@ class StoredGroups:
         """Whether clients may move no group: it takes no lease to show them."""
         return self._policy == READ_ONLY
 
-    def check_may_move(self, group: Group | None, commit: GroupCommit | None = None) -> None:
-        """Raises RefusedError where clients may not move a group; None: it keeps no positions. `commit`: its newest, if
-        that is known.
+    def check_may_move(self, group: Group | None, positions: Positions | None = None) -> None:
+        """Raises RefusedError where clients may not move a group; None: it keeps no positions. `positions`: its newest,
+        if they are known.
         """
         if self.are_read_only:
             raise RefusedError(ErrorCode.group_authorization_failed)
         if self._policy == OWN and group is not None:
-            commit = commit or group.positions().last
-            if commit.rows and commit.made_by != MADE_BY_SERVE:
+            positions = group.positions() if positions is None else positions
+            if positions and positions.made_by != MADE_BY_SERVE:
                 _logger.warning(
                     "group %s is left alone, for clients of a server did not make it: segments serve --groups all "
                     "lets them move it",
@@ -90,20 +90,20 @@ class StoredGroups:
             raise CommitUnderWayError
         try:
 
-            def check(begun: GroupCommit) -> None:
+            def check(begun: Positions) -> None:
                 self._coordinator.check_commit(group.id, *member)
                 if begun.lease > number:
                     self._coordinator.outnumbered_by(begun.lease, number)
                     raise RefusedError(ErrorCode.not_coordinator)
                 self.check_may_move(group, begun)
-                if not begun.rows or begun.made_by == MADE_BY_SERVE:
-                    self._count(group.id, begun.rows | moved, owner)
+                if not begun or begun.made_by == MADE_BY_SERVE:
+                    self._count(group.id, {**begun, **moved}, owner)
 
             group.update(lambda rows: rows | moved, check=check, lease=number, made_by=MADE_BY_SERVE)
         finally:
             committing.release()
 
-    def _count(self, group: str, rows: dict[tuple[str, int], Position], owner: str) -> None:
+    def _count(self, group: str, rows: Mapping[tuple[str, int], Position], owner: str) -> None:
         """Notes how much a group takes once it has these positions. Raises RefusedError where that is too much."""
         size = _bytes_of(group, rows)
         with self._lock:
@@ -125,27 +125,27 @@ class StoredGroups:
         if self._log.is_kafka or self.are_read_only or not self._coordinator.holds():
             return
         now_ms, number = wall_ms(), self._coordinator.lease_number
-        stay: dict[str, dict[tuple[str, int], Position]] = {}
+        stay: dict[str, Positions] = {}
         for group in Group.all(self._log):
             try:
-                last = group.positions().last
+                positions = group.positions()
             except SegmentsError:  # a client that reads this group gets the error
                 continue
-            if not last.rows or last.made_by != MADE_BY_SERVE:
+            if not positions or positions.made_by != MADE_BY_SERVE:
                 continue
             if self._coordinator.has_members(group.id):
                 self._in_use_ms[group.id] = now_ms
-            used_ms = max(self._in_use_ms.get(group.id, 0), *(row.committed_ms for row in last.rows.values()))
+            used_ms = max(self._in_use_ms.get(group.id, 0), *(row.committed_ms for row in positions.values()))
             if now_ms - used_ms <= self._limits.offsets_retention_minutes * 60_000 or not self._forget(
-                group, last.number, number
+                group, positions.number, number
             ):
-                stay[group.id] = last.rows
+                stay[group.id] = positions
         self._recount(stay)
 
     def _forget(self, group: Group, newest: int, number: int) -> bool:
         """Deletes the positions of a group, unless somebody has come to it meanwhile."""
 
-        def check(begun: GroupCommit) -> None:
+        def check(begun: Positions) -> None:
             if begun.number != newest or begun.lease > number or self._coordinator.has_members(group.id):
                 raise RefusedError(ErrorCode.non_empty_group)
 
@@ -158,7 +158,7 @@ class StoredGroups:
             _logger.warning("group %s, which nobody uses, could not be deleted: %s", group.id, error)
             return False
 
-    def _recount(self, stay: Mapping[str, dict[tuple[str, int], Position]]) -> None:
+    def _recount(self, stay: Mapping[str, Positions]) -> None:
         with self._lock:
             sizes_before = self._known
             self._known = {}
@@ -172,7 +172,7 @@ class StoredGroups:
             self._in_use_ms = {group: ms for group, ms in self._in_use_ms.items() if group in self._known}
 
 
-def _bytes_of(group: str, rows: dict[tuple[str, int], Position]) -> int:
+def _bytes_of(group: str, rows: Mapping[tuple[str, int], Position]) -> int:
     """What the files of a group take at the most, as many as are kept."""
     position_bytes = sum(_POSITION_BYTES + len(topic) + len(row.metadata.encode()) for (topic, _), row in rows.items())
     return _FILES * (_POSITION_BYTES + len(group) + position_bytes)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import ClassVar
 
 from spark_segments.errors import (
     CommitConflictError,
@@ -48,13 +49,23 @@ class Positions(Mapping[TopicPartition, Position]):
 
     def __init__(self, group: str, commit: GroupCommit) -> None:
         self.group = group
-        self.last = commit
+        self.commit = commit
         self._rows = MappingProxyType(commit.rows)
 
     @property
     def number(self) -> int:
         """The number of the commit."""
-        return self.last.number
+        return self.commit.number
+
+    @property
+    def lease(self) -> int:
+        """The highest lease under which a server committed to the group; 0: none did."""
+        return self.commit.lease
+
+    @property
+    def made_by(self) -> str:
+        """Who made the group; empty if it is not known."""
+        return self.commit.made_by
 
     @property
     def offsets(self) -> dict[str, dict[int, int]]:
@@ -134,6 +145,9 @@ class Group(Prints):
 
     log: LogDirectory
     id: str
+
+    MOST_FILES: ClassVar = GroupCommit.KEPT + GroupCommit.TRIM_EVERY
+    """So many files a group has at most."""
 
     def __post_init__(self) -> None:
         check_group_id(self.id)
@@ -222,7 +236,7 @@ class Group(Prints):
         positions: Positions | None = None,
         *,
         skips_damage: bool = False,
-        check: Callable[[GroupCommit], None] | None = None,
+        check: Callable[[Positions], None] | None = None,
         lease: int = 0,
         made_by: str = "",
     ) -> Positions:
@@ -231,8 +245,8 @@ class Group(Prints):
         `plan` is called again where another commit came first; an error that it raises ends the commit. It returns None
         where nothing is to do. `positions`: where to begin, without a look whether it is still the newest.
         `skips_damage`: a damaged file has no positions; the plan gets one that nobody has, so that it has work to do.
-        `check`: called with the commit that each try begins at; an error that it raises ends the commit. `lease`: the
-        lease of the committing server. `made_by`: who made the group, where it has no positions yet.
+        `check`: called with the positions that each try begins at; an error that it raises ends the commit. `lease`:
+        that of the committing server. `made_by`: who made the group, where it has no positions yet.
 
         Raises StorageError where nothing was committed, CommitConflictError where other commits came first in every
         try, UnknownOutcomeError where the commit may have happened.
@@ -242,11 +256,11 @@ class Group(Prints):
             plan,
             least=0 if positions is None else positions.number,
             skips_damage=skips_damage,
-            check=check,
+            check=None if check is None else lambda commit: check(Positions(self.id, commit)),
             lease=lease,
             made_by=made_by,
         )
-        begun = positions.last if positions is not None and positions.number else swap.newest()
+        begun = positions.commit if positions is not None and positions.number else swap.newest()
         return Positions(self.id, swap.run(begun, swap.plan(begun)))
 
     def expired_files(self) -> list[FileInfo]:

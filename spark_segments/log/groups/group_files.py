@@ -6,7 +6,6 @@ they are free, and never again once they are gone: readers look at the highest n
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, SegmentsError, StorageError
 from spark_segments.log.positions import Position, TopicPartition
 from spark_segments.storage import FileInfo, Storage
-from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing, crc_line
+from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing, crc_line, directory_name
 
 GROUPS_DIRECTORY = "_groups"
 FORMAT_VERSION = 1
@@ -30,9 +29,6 @@ MOST_BYTES = 256 * 1024 * 1024
 LEFT_OVER_MS = 60 * 60 * 1000
 """A file that a commit has staged and left behind goes when the newest file is so much younger."""
 
-_LONGEST_NAME = 249
-_KEPT_OF_LONG_IDS = 160
-_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _COLUMNS = ("partition", "offset", "leader_epoch", "committed_ms", "metadata")
 
 GroupRows = dict[TopicPartition, Position]
@@ -59,24 +55,6 @@ class GroupCommit:
     TRIM_EVERY: ClassVar = 16
     """Every so many commits the older files are deleted."""
 
-    MOST_FILES: ClassVar = KEPT + TRIM_EVERY
-    """So many files a group has at most."""
-
-    @staticmethod
-    def directory_name(group: str) -> str:
-        """The name of a group's directory.
-
-        Bytes other than a-z A-Z 0-9 . _ - are written as = and two hexadecimal digits. An id that is too long for a
-        file name is cut, and followed by == and its SHA-256.
-        """
-        check_group_id(group)
-        name = "".join(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in group.encode())
-        if group in (".", ".."):
-            name = name.replace(".", "=2E", 1)
-        if len(name) > _LONGEST_NAME:
-            name = f"{name[:_KEPT_OF_LONG_IDS]}=={hashlib.sha256(group.encode()).hexdigest()}"
-        return name
-
 
 def check_group_id(group: str) -> None:
     """Raises InvalidOptionError for what Kafka takes for no group's id: the empty string, and no text at all."""
@@ -94,7 +72,8 @@ def check_group_id(group: str) -> None:
 
 def directory_of(group: str) -> str:
     """The directory of a group, relative to the log directory."""
-    return f"{GROUPS_DIRECTORY}/{GroupCommit.directory_name(group)}"
+    check_group_id(group)
+    return f"{GROUPS_DIRECTORY}/{directory_name(group)}"
 
 
 def group_of(storage: Storage, name: str) -> str:

@@ -203,13 +203,7 @@ class Manifest:
         """The time, by the store's clock, from which on a topic of this configuration remembers idempotency keys."""
         return self.log.keys_from_ms(config)
 
-    def create(
-        self,
-        topic_id: str,
-        config: Mapping[str, str],
-        partitions: Sequence[Partition],
-        segments: Sequence[Segment] = (),
-    ) -> None:
+    def create(self, topic: TopicRow, partitions: Sequence[Partition], segments: Sequence[Segment] = ()) -> None:
         """Makes the topic with these rows in a single commit. Of several creators at once, no two succeed.
 
         Raises InvalidTopicError for a reserved name; TopicExistsError where there is a topic, or files of a topic that
@@ -217,7 +211,7 @@ class Manifest:
         the manifest of a topic is lost; UnknownOutcomeError where the store failed and the topic may have been made. A
         deleted topic of this name leaves its rows to vacuum.
         """
-        self.create_by(Change(Operation.CREATE, add=segments, partitions=partitions, topic=TopicRow(topic_id, config)))
+        self.create_by(Change(Operation.CREATE, add=segments, partitions=partitions, topic=topic))
 
     def create_by(self, change: Change) -> None:
         """As `create`, by a change with a whole topic row."""

@@ -23,6 +23,9 @@ class Operation:
     ROLL = "roll"
     VACUUM = "vacuum"
 
+    OF_FILES = frozenset((MERGE_FILES, VACUUM))
+    """Commits that change nothing of the log: how its rows lie in files, or rows that had left it."""
+
     BRINGING_BACK = frozenset((RESTORE, MIRROR))
     """Commits after which the log may lack records below its end, or have others there, although its start did not
     move. A mirror's may be any other commit at its leader."""

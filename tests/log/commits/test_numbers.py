@@ -145,7 +145,8 @@ def test_a_process_that_stands_still_before_it_makes_a_topic_finds_that_others_m
         raise TopicExistsError("It is there")
 
     with pytest.raises(TopicExistsError, match="It is there"):
-        Committing(log.manifest("new").log, stalled, deleted=True, missing=True).commit()
+        committing = Committing(log.manifest("new").log, stalled, deleted=True, missing=True)
+        committing.run(*committing.first_plan(committing.first_state()))
     assert 0 not in open_log(files).topic("new").manifest.log.delta.log_files().commits
 
 

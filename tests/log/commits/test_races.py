@@ -15,7 +15,7 @@ from spark_segments.storage import Storage
 from tests.log.commits.whole_log import assert_log_is_whole
 from verification.world.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_manifest, new_partitions
 from verification.world.clock import PATIENCE_SECONDS
-from verification.world.manifest_rows import Change, Manifest, Partition, commit_append, removed_by_retention
+from verification.world.manifest_rows import Change, Manifest, Partition, TopicRow, commit_append, removed_by_retention
 from verification.world.opened import DeltaLog
 from verification.world.stores.played_log import CommitNote, FileChange, Play
 
@@ -102,7 +102,7 @@ def test_one_of_many_creators_wins(tmp_path):
         manifest = Manifest(Storage(str(tmp_path)), TOPIC)
         barrier.wait()
         try:
-            manifest.create(f"id-{number}", {"creator": str(number)}, new_partitions(2, f"id-{number}"))
+            manifest.create(TopicRow(f"id-{number}", {"creator": str(number)}), new_partitions(2, f"id-{number}"))
         except TopicExistsError:
             return None
         return f"id-{number}"
@@ -159,7 +159,7 @@ def test_a_topic_made_again_between_two_tries_refuses_the_append(manifest, play)
 
     def made_again(go) -> None:
         manifest.delete()
-        manifest.create("second", {}, new_partitions(3, "second"))
+        manifest.create(TopicRow("second", {}), new_partitions(3, "second"))
         go()
 
     play.commits(made_again)
@@ -206,7 +206,7 @@ def test_what_a_try_wrote_for_unchanged_files_serves_the_next_try(tmp_path, play
     manifest = Manifest(Storage(str(tmp_path)), TOPIC, play)
     segments = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
     ends = [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)]
-    manifest.create(TOPIC_ID, {}, ends, segments)
+    manifest.create(TopicRow(TOPIC_ID, {}), ends, segments)
 
     def overtaken(go) -> None:
         commit_append(manifest, [new_chunk()])

@@ -13,7 +13,7 @@ from spark_segments.storage import Storage
 from tests.log.manifest.files import offsets, segment_files
 from verification.world.chunk_rows import TOPIC, TOPIC_ID, new_chunk, new_partitions
 from verification.world.clock import OLDEST_CHUNK_MS
-from verification.world.manifest_rows import Change, Manifest, Partition, commit_append, removed_by_retention
+from verification.world.manifest_rows import Change, Manifest, Partition, TopicRow, commit_append, removed_by_retention
 
 # Appending
 
@@ -36,7 +36,7 @@ def test_chunks_get_the_next_offsets_of_their_partitions_in_the_order_given(mani
 
 def test_an_open_transaction_of_an_import_holds_the_last_stable_offset(tmp_path):
     manifest = Manifest(Storage(str(tmp_path)), TOPIC)
-    manifest.create(TOPIC_ID, {}, [Partition(TOPIC_ID, 0, log_end_offset=20, last_stable_offset=12)])
+    manifest.create(TopicRow(TOPIC_ID, {}), [Partition(TOPIC_ID, 0, log_end_offset=20, last_stable_offset=12)])
     assert commit_append(manifest, [new_chunk()]) == {0: (20, 29)}
     assert manifest.snapshot().partition(0).last_stable_offset == 12
 
@@ -68,7 +68,7 @@ def test_transactions_outlive_a_checkpoint_but_not_their_topic(manifest):
     manifest.merge_files()
     assert commit_append(manifest, [new_chunk()], ("app", 7)) == {}
     manifest.delete()
-    manifest.create("second", {}, new_partitions(1, "second"))
+    manifest.create(TopicRow("second", {}), new_partitions(1, "second"))
     assert commit_append(manifest, [new_chunk(topic_id="second")], ("app", 7)) == {0: (0, 9)}
 
 
@@ -134,7 +134,7 @@ def test_only_the_files_that_hold_a_row_are_written_again(tmp_path, limits):
     manifest = Manifest(Storage(str(tmp_path)), TOPIC)
     segments = [new_chunk(number, 10).at(base) for number in range(4) for base in range(0, 1000, 10)]
     ends = [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)]
-    manifest.create(TOPIC_ID, {}, ends, segments)
+    manifest.create(TopicRow(TOPIC_ID, {}), ends, segments)
     before = segment_files(manifest)
     assert len(before) == 4
     manifest.commit(lambda snapshot: removed_by_retention(snapshot, snapshot.live_of(2)[:1], 1))

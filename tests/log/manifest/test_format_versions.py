@@ -13,6 +13,7 @@ from verification.world.manifest_rows import (
     Change,
     Manifest,
     Segment,
+    TopicRow,
     commit_append,
     of_format,
     of_version_1,
@@ -76,7 +77,7 @@ def test_rows_of_version_1_in_a_topic_of_version_2_are_refused_too(manifest):
 def test_a_topic_made_again_by_its_old_id_starts_without_transactions(manifest):
     commit_append(manifest, [new_chunk()], ("app", 7))
     manifest.delete()
-    manifest.create(TOPIC_ID, {}, new_partitions(1))
+    manifest.create(TopicRow(TOPIC_ID, {}), new_partitions(1))
     assert manifest.state().last_transactions() == []
     assert commit_append(manifest, [new_chunk()], ("app", 7)) != {}
 

@@ -14,7 +14,14 @@ from spark_segments.log.manifest.state.recovery_copy import COPIES_KEPT, read_re
 from spark_segments.storage import Storage
 from verification.world.chunk_rows import TOPIC, leftovers, new_chunk, new_manifest, new_partitions
 from verification.world.clock import ORPHAN_AGE_MS
-from verification.world.manifest_rows import Change, Manifest, commit_append, forget_rows, removed_by_retention
+from verification.world.manifest_rows import (
+    Change,
+    Manifest,
+    TopicRow,
+    commit_append,
+    forget_rows,
+    removed_by_retention,
+)
 from verification.world.stores.played_files import PlayedFiles
 
 DIRECTORY = f"_recovery/{TOPIC}"
@@ -61,7 +68,7 @@ def test_a_copy_says_what_the_manifest_said_once_that_is_lost(tmp_path):
 def test_a_copy_has_the_rows_that_a_deleted_topic_left(manifest):
     commit_append(manifest, [new_chunk()])
     manifest.delete()
-    manifest.create("second", {}, new_partitions(2, "second"))
+    manifest.create(TopicRow("second", {}), new_partitions(2, "second"))
     manifest.merge_files()
     rest = leftovers(manifest.snapshot())
     lose_the_manifest(manifest)

@@ -21,6 +21,7 @@ from verification.world.manifest_rows import (
     Manifest,
     Partition,
     Segment,
+    TopicRow,
     commit_append,
     forget_rows,
     removed_by_retention,
@@ -72,7 +73,9 @@ def many_files(tmp_path, limits, files) -> Manifest:
     """Four partitions whose rows lie in a file each, none of which was read."""
     limits(SEGMENT_ROWS_A_FILE=100)
     manifest = Manifest(Storage(str(tmp_path), filesystem=files), TOPIC)
-    manifest.create(TOPIC_ID, {}, [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)], ROWS)
+    manifest.create(
+        TopicRow(TOPIC_ID, {}), [Partition(TOPIC_ID, number, log_end_offset=1000) for number in range(4)], ROWS
+    )
     return manifest
 
 

@@ -11,7 +11,15 @@ from spark_segments.storage import Storage
 from tests.log.manifest.files import offsets
 from verification.world.chunk_rows import TOPIC, TOPIC_ID, leftovers, new_chunk, new_manifest, new_partitions
 from verification.world.clock import store_clock
-from verification.world.manifest_rows import SEGMENT_SCHEMA, Change, Manifest, Partition, Segment, commit_append
+from verification.world.manifest_rows import (
+    SEGMENT_SCHEMA,
+    Change,
+    Manifest,
+    Partition,
+    Segment,
+    TopicRow,
+    commit_append,
+)
 
 
 @pytest.mark.rule("W21")
@@ -36,7 +44,7 @@ def test_a_topic_that_nobody_made_is_unknown(tmp_path):
 
 def test_a_topic_is_made_once(manifest):
     with pytest.raises(TopicExistsError):
-        manifest.create("another", {}, new_partitions(1, "another"))
+        manifest.create(TopicRow("another", {}), new_partitions(1, "another"))
     assert manifest.snapshot().topic_id == TOPIC_ID
 
 
@@ -44,7 +52,7 @@ def test_an_import_makes_topic_and_segments_in_one_commit(tmp_path):
     manifest = Manifest(Storage(str(tmp_path)), TOPIC)
     partition = Partition(TOPIC_ID, 0, 5, 30, 10, 25, leader_epochs=((0, 0), (3, 20)))
     segment = dataclasses.replace(new_chunk().at(20), state="sealed")
-    manifest.create(TOPIC_ID, {}, [partition], [segment])
+    manifest.create(TopicRow(TOPIC_ID, {}), [partition], [segment])
     snapshot = manifest.snapshot()
     assert snapshot.version == 0
     assert snapshot.partition(0) == partition
@@ -90,7 +98,7 @@ def test_a_topic_made_again_starts_anew_and_still_shows_vacuum_the_old_rows(mani
     commit_append(manifest, [chunk])
     with store_clock(77):
         manifest.delete()
-    manifest.create("second", {}, new_partitions(2, "second"))
+    manifest.create(TopicRow("second", {}), new_partitions(2, "second"))
     snapshot = manifest.snapshot()
     assert (snapshot.topic_id, snapshot.config) == ("second", {})
     assert offsets(manifest) == {0: (0, 0), 1: (0, 0)}
@@ -108,7 +116,7 @@ def test_a_topic_made_again_refuses_what_was_written_for_the_old_one(manifest):
     chunk = new_chunk()
     with store_clock(77):
         manifest.delete()
-    manifest.create("second", {}, new_partitions(3, "second"))
+    manifest.create(TopicRow("second", {}), new_partitions(3, "second"))
     with pytest.raises(CommitConflictError, match="made again"):
         commit_append(manifest, [chunk])
     with pytest.raises(CommitConflictError, match="made again"):
