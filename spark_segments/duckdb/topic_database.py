@@ -186,6 +186,8 @@ class TopicDatabase:
             self._connection.execute("SET enable_progress_bar = false")
         # Its default is the machine's, by which the same query has other days and other texts elsewhere.
         self._connection.execute("SET TimeZone = 'UTC'")
+        # Files of a table never change. A count by their footers is ten times as fast from memory.
+        self._connection.execute("SET parquet_metadata_cache = true")
         # A name that is no topic would be looked for among the variables of this module.
         self._connection.execute("SET python_enable_replacements = false")
         for operator, function in (("->", "json_extract"), ("->>", "json_extract_string")):

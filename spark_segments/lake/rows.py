@@ -33,6 +33,11 @@ ROW_GROUP_ROWS = 1 << 17
 LEAST_GROUP_ROWS = ROW_GROUP_ROWS // 4
 """A group of so many rows ends where another partition begins: bounds of offsets are those of one partition then."""
 
+LEAST_REPETITIONS = 8
+"""How often a value comes in the first rows of a file, on average, for its column to have a dictionary."""
+
+_COUNTED = (pa.binary(), pa.string(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
+
 UNDATED = "timestamp.errors"
 """An option beside formats: null for timestamps that a table cannot have, fail (the default) for an error."""
 
@@ -277,9 +282,7 @@ class _File:
         self._stream = stream
         self._schema = schema
         self._day = day
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(stream, "w"), schema, compression="snappy", use_dictionary=_repeated_columns(schema)
-        )
+        self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -302,26 +305,50 @@ class _File:
 
     def close(self) -> DataFile:
         self._flush()
+        assert self._writer is not None, "a file is made for rows"
         self._writer.close()
         self._stream.close()
         return DataFile(self._path, self._stream.bytes_written, self._all_rows, self._day, self._bounds)
 
     def _flush(self) -> None:
         if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), self._rows)
+            rows = pa.Table.from_batches(self._waiting, self._schema)
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(
+                    pa.PythonFile(self._stream, "w"),
+                    self._schema,
+                    compression="snappy",
+                    use_dictionary=_repeated_columns(rows),
+                )
+            self._writer.write_table(rows, self._rows)
         self._all_rows += self._rows
         self._waiting = []
         self._rows = 0
         self._bytes = 0
 
 
-def _repeated_columns(schema: pa.Schema) -> list[str]:
-    """The columns whose values may repeat, as Parquet names them. A dictionary of the others only costs the reader."""
+def _repeated_columns(rows: pa.Table) -> list[str]:
+    """The columns whose values repeat, as Parquet names them: by the first rows of a file. A dictionary of the others
+    makes the file no smaller, and a reader slower: it reads most of the values from the dictionary's page, in no order.
+    """
     sink = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sink)
+    pq.write_table(rows.schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    different = {"offset", "timestamp"}
+    for name in rows.column_names:
+        different.update(_different_columns(rows.column(name), name))
     paths = (columns.column(number).path for number in range(len(columns)))
-    return [path for path in paths if path not in ("offset", "timestamp")]
+    return [path for path in paths if path not in different]
+
+
+def _different_columns(column: pa.ChunkedArray, path: str) -> Iterator[str]:
+    """The path of a column, or those of the fields of a struct, whose values mostly differ."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _different_columns(pc.struct_field(column, number), f"{path}.{kind.field(number).name}")
+    elif kind in _COUNTED and pc.count_distinct(column).as_py() * LEAST_REPETITIONS > len(column):
+        yield path
 
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -199,9 +199,11 @@ class Scan(Prints):
         Nothing is read before the first batch is asked for, and at most about 128 MiB are read ahead. With the
         value_type binary_view, values above 12 bytes are views of the bytes that were read or decompressed, and are
         not copied: a value keeps about 8 MiB in memory as long as it is used. `threads`: by default one for each core,
-        and 16 at least on an object store.
+        and 16 at least on an object store; the caller's own for little of a local disk.
         """
-        batches = self.batches(reading_threads(self.storage) if threads is None else threads)
+        if threads is None:
+            threads = 1 if self.storage.is_local and self._is_little() else reading_threads(self.storage)
+        batches = self.batches(threads)
         typed = self.columns
         if typed is not None:
             batches = typed.conformed(batches)
