@@ -319,6 +319,7 @@ class _File:
                     self._schema,
                     compression="snappy",
                     use_dictionary=_repeated_columns(rows),
+                    write_page_index=True,  # by which Spark leaves out pages, too
                 )
             self._writer.write_table(rows, self._rows)
         self._all_rows += self._rows
