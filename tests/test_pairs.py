@@ -24,6 +24,7 @@ WITNESSES = {
     "a-capture-from-the-midst-of-a-batch": "captured: source deletes records, capture",
     "an-import-of-another-replica": "imported: import replica",
     "an-import-behind-captures": "captured: import",
+    "an-import-of-what-was-deleted-here": "imported: append, delete all records, source rolls, import",
     "an-export-and-a-roll-in-several": "deleted: export and import, roll small",
     "an-archive-read-in-place-of-its-topic": "archived: empty by size",
     "an-archive-after-partitions-were-added": "archived: add partitions, erase",

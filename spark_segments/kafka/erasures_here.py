@@ -2,7 +2,7 @@
 its tombstones.
 
 A topic keeps no erased key. It notes the offsets of the segments that its erasures rewrote, and of the tombstones that
-they appended. It also notes the log end that an import left: what others append beyond it, and compaction removes, may
+they appended. It also notes the log end that an import left: what others append beyond it, and a policy removes, may
 hide a record of Kafka's, too.
 """
 
@@ -82,41 +82,52 @@ class ErasuresHere:
             )
 
 
-def check_appended(ours: History, theirs: History, copied_end: int, *, hint: str) -> None:
+def check_appended(ours: History, theirs: History, copied_end: int) -> None:
     """Raises LogDirError where Kafka gives the offset of a record that was appended here to another record.
 
         here    |====copied====|appended|log end
         Kafka   |==============| record |========log end|
                                ^ copied_end
 
-    A comparison finds what was appended as long as it is here. When compaction has removed it, Kafka's record looks
-    like a record that compaction removed here, and would be lost. So it may be: a log that was exported and comes back
-    has what was appended here. Then a later record is on both sides.
+    A comparison finds what was appended as long as it is here. When compaction or retention has removed it, Kafka's
+    record looks like a record that was removed here, and would be lost. It may be just that: a log that was exported
+    and comes back has what was appended here. That is known where a later record is on both sides. Where all have left
+    this log, nothing here says what they were.
     """
-    start, end = max(copied_end, theirs.partition.log_start_offset), ours.partition.log_end_offset
-    if start >= end:
-        return
-    shared_end = _shared_end(theirs, ours, start, end)
-    offset = _first_alone(theirs, ours, [(shared_end, end)])
+    start = max(copied_end, theirs.partition.log_start_offset)
+    end = ours.partition.log_end_offset
+    # A comparison reads neither side below its log start, though the bytes may be there.
+    last_shared = _last_shared(theirs, ours, max(start, ours.partition.log_start_offset), end)
+    offset = _first_offset(theirs, start if last_shared is None else last_shared + 1, end)
     if offset is not None:
         raise LogDirError(
-            f"{_name(ours)} had records appended here, from offset {copied_end} on, that compaction has removed: "
-            f"the record at offset {offset} of the Kafka directory would be lost",
+            f"{_name(ours)} had records appended here, from offset {copied_end} on, that have left the log. "
+            f"The record at offset {offset} of the Kafka directory may be another one, and would be lost",
             path=theirs.storage.uri,
             expected=f"a log end of {copied_end} here, as the last import or capture left it",
             found=f"a log end of {end}",
-            hint=hint,
+            hint="Import into another log directory, or delete the topic here first. An export of this topic can be "
+            "imported for as long as any record that was appended here is on both sides",
         )
 
 
-def _shared_end(history: History, other: History, start: int, end: int) -> int:
-    """The offset after the last in [start, end) that has a record in both; `start` where none has."""
+def _last_shared(history: History, other: History, start: int, end: int) -> int | None:
+    """The last offset in [start, end) that has a record in both, None where none has."""
     for row in reversed(history.segments):
         low, high = max(start, row.base_offset), min(end, row.next_offset)
         shared = np.intersect1d(_offsets(history, low, high), _offsets(other, low, high), assume_unique=True)
         if len(shared):
-            return int(shared[-1]) + 1
-    return start
+            return int(shared[-1])
+    return None
+
+
+def _first_offset(history: History, start: int, end: int) -> int | None:
+    """The first offset in [start, end) that has a record."""
+    for row in history.segments:
+        offsets = _offsets(history, max(start, row.base_offset), min(end, row.next_offset))
+        if len(offsets):
+            return int(offsets[0])
+    return None
 
 
 def _name(history: History) -> str:

@@ -40,8 +40,8 @@ class Landing:
     """Commits copied segments. A partition that is now whole also takes the offsets of Kafka's checkpoints.
 
     `gaps`: by partition, offsets between Kafka's segments that no segment has. `created`: partitions that this import
-    created here. `holes`: the committed holes. `first_dirty_offsets`: by partition, the first dirty offset when it was
-    planned, or after its last commit here.
+    created here. `holes`: the committed holes. `rows`: the row of each partition when it was planned, or after its last
+    commit here.
     """
 
     manifest: Manifest
@@ -51,11 +51,10 @@ class Landing:
     gaps: Mapping[int, Sequence[tuple[int, int]]]
     created: frozenset[int]
     holes: list[Hole] = field(default_factory=list)
-    first_dirty_offsets: dict[int, int] = field(init=False)
+    rows: dict[int, Partition] = field(init=False)
 
     def __post_init__(self) -> None:
-        rows = self.before.partition_rows
-        self.first_dirty_offsets = {row.partition: row.first_dirty_offset for row in rows}
+        self.rows = {row.partition: row for row in self.before.partition_rows}
 
     def commit(
         self, copies: Sequence[tuple[SegmentCopy, Segment]], partitions: Collection[int], *, last: bool = False
@@ -78,8 +77,7 @@ class Landing:
         done = self.manifest.commit(plan)
         if done.change is not None:
             self.holes += [hole for partition in landed for hole in partition.holes]
-            for row in done.partition_rows:
-                self.first_dirty_offsets[row.partition] = row.first_dirty_offset
+            self.rows |= {row.partition: row for row in done.partition_rows}
 
     def _change(self, current: Snapshot, landed: Sequence[_Landed], copied: Collection[int]) -> Change | None:
         """The commit of what landed; None where it changes nothing. `copied`: partitions that get segments."""
@@ -104,8 +102,11 @@ class Landing:
     ) -> _Landed:
         """The rows of a partition's copies, and those that they replace, on top of `current`."""
         here = current.partition(theirs.partition)
-        if here.first_dirty_offset < self.first_dirty_offsets[theirs.partition]:
-            raise self._changed(theirs.partition)  # a restore brought back what was cleaned since
+        planned = self.rows[theirs.partition]
+        is_appended = here.log_end_offset != planned.log_end_offset
+        is_restored = here.first_dirty_offset < planned.first_dirty_offset  # what was cleaned since is back
+        if is_appended or is_restored:
+            raise self._changed(here)
         replaced = self._replaced(current, copies) if copies else []
         row = self._partition(here, theirs, [row for _, row in copies], last)
         if row.log_end_offset > here.log_end_offset and not copies:
@@ -151,12 +152,14 @@ class Landing:
         if self.plans[number].replaces_all:
             gone = {row.identity: row for row in self.before.live_of(number)}
             if gone.keys() != live.keys():
-                raise self._changed(number)
+                raise self._changed(current.partition(number))
         if any(live.get(identity) != row for identity, row in gone.items()):
-            raise self._changed(number)
+            raise self._changed(current.partition(number))
         kept = [row for identity, row in live.items() if identity not in gone]
         if kept and copies[0][1].base_offset < kept[-1].next_offset:
-            raise self._changed(number)  # the offsets of a row that was appended meanwhile would be there twice
+            raise self._changed(
+                current.partition(number)
+            )  # the offsets of a row that was appended meanwhile would be there twice
         now_ms = self.manifest.storage.now_ms()
         replaced = [row.removed(now_ms) for row in gone.values()]
         if any(row.state != Segment.CHUNK for _, row in copies):
@@ -188,11 +191,14 @@ class Landing:
         ends = {row.partition: row.log_end_offset for row in self.before.partition_rows}
         return {number: ends[number] for number, plan in self.plans.items() if plan.replaces_all}
 
-    def _changed(self, number: int) -> SegmentsError:
+    def _changed(self, here: Partition) -> SegmentsError:
+        planned = self.rows[here.partition]
         return SegmentsError(
-            f"{self.kafka.topic}-{number} was appended to or changed while it was imported",
-            expected=f"a log end of {self.before.partition(number).log_end_offset}, and the segments of version "
-            f"{self.before.version}",
+            f"{self.kafka.topic}-{here.partition} was appended to or changed while it was imported",
+            path=self.manifest.storage.uri,
+            expected=f"a log end of {planned.log_end_offset}, a first dirty offset of {planned.first_dirty_offset} and "
+            f"the segments of version {self.before.version}",
+            found=f"a log end of {here.log_end_offset}, a first dirty offset of {here.first_dirty_offset}",
             hint="Import again, into a log directory that nothing else writes to",
         )
 

@@ -176,7 +176,7 @@ def _check(
             hint=_HINT,
         )
     if copied_end is not None:
-        check_appended(ours, theirs, copied_end, hint=_HINT)
+        check_appended(ours, theirs, copied_end)
 
 
 def check_erased(source: Storage, storage: Storage, current: Snapshot, kafka: KafkaSnapshot, number: int) -> None:

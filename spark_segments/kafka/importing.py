@@ -211,9 +211,13 @@ class TopicImport:
         """What is here of the partitions."""
         if current is None:
             return {}
+        copied_ends = CopiedEnd.of(current.states)
         return {
             row.partition: Copied(
-                row, tuple(current.live_of(row.partition)), scan_all=row.partition in self.to_scan_whole
+                row,
+                tuple(current.live_of(row.partition)),
+                copied_ends.get(row.partition),
+                scan_all=row.partition in self.to_scan_whole,
             )
             for row in current.partition_rows
         }

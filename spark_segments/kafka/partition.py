@@ -74,12 +74,21 @@ class Checkpoints:
 class Copied:
     """What is here already of a partition that Kafka wrote: its row, and its live segments by offset.
 
-    `scan_all`: nothing of it saves a scan.
+    `copied_end`: the log end that the last import or capture left, None where a version that did not note it was the
+    last to copy. `scan_all`: nothing of it saves a scan.
     """
 
     partition: Partition
     segments: tuple[Segment, ...]
+    copied_end: int | None = None
     scan_all: bool = False
+
+    def was_here(self, end: int) -> bool:
+        """Whether a segment that ends at this offset was copied, and retention here has taken it. What was appended
+        here lay at offsets that the directory gives to records of its own.
+        """
+        is_copied = self.copied_end is None or end <= self.copied_end
+        return is_copied and end <= self.partition.log_start_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +233,7 @@ class _Directory:
         rows = {row.base_offset: row for row in copied.segments}
         for number, ((base, info), (following, _)) in enumerate(itertools.pairwise(self.logs)):
             row = rows.get(base)
-            if following <= copied.partition.log_start_offset:
+            if copied.was_here(following):
                 continue
             is_same = row is not None and _is_named(row, base) and row.next_offset == following
             if row is None or not is_same or row.state != Segment.SEALED:

@@ -396,6 +396,38 @@ def test_a_topic_that_was_restored_while_it_was_imported_is_left(log, tmp_path, 
     assert verify(log, deep=True).errors == 0
 
 
+@pytest.mark.parametrize("grows", [False, True], ids=["nothing new", "new records"])
+@pytest.mark.parametrize("stays", [False, True], ids=["and deleted", "and kept"])
+def test_a_topic_that_was_appended_to_while_it_was_imported_is_left(log, tmp_path, monkeypatch, grows, stays):
+    """An append between the plan and the commit takes offsets that the directory gives to other records."""
+    from spark_segments.kafka import importing
+
+    kafka = kafka_with(tmp_path, 4)
+    log.import_kafka(kafka.write(), config={"cleanup.policy": "delete"})
+    kafka.delete_records(2)
+    if grows:
+        kafka.roll()
+        kafka.append([(b"a", True)])
+    plan = importing.plan_import
+
+    def plan_and_append(*args, **options):
+        plans = plan(*args, **options)
+        log.topic(TOPIC).append([{"key": b"own", "value": b"own", "partition": 0}] * 2)
+        if not stays:
+            log.topic(TOPIC).delete_records({0: -1})
+        return plans
+
+    monkeypatch.setattr(importing, "plan_import", plan_and_append)
+    end = log.topic(TOPIC).offsets()[0][1]
+    with pytest.raises(SegmentsError, match="changed while it was imported") as refused:
+        log.import_kafka(kafka.write())
+    assert f"expected a log end of {end}," in str(refused.value) and f"found a log end of {end + 2}," in str(
+        refused.value
+    )
+    assert refused.value.hint is not None
+    assert log.topic(TOPIC).offsets() == {0: (0 if stays else end + 2, end + 2)}
+
+
 def test_segments_that_take_the_place_of_cleaned_ones_are_dirty_where_nothing_says_otherwise(log, tmp_path):
     """A copy of Kafka's directory without cleaner-offset-checkpoint. The import itself puts the offset back."""
     log.import_kafka(str(GOLDEN / "latest-price" / "before-clean"), config=COMPACTED)
