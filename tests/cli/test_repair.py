@@ -140,6 +140,25 @@ def test_no_topic_takes_the_place_of_one_whose_manifest_is_lost(tmp_path):
         log.create_topic(TOPIC)
 
 
+def test_a_topic_that_was_made_over_a_manifest_lost_just_now_is_a_fault_until_a_repair(tmp_path):
+    """A creation cannot see within a minute that commits were made: it is empty to readers, and takes no append."""
+    log = new_log(tmp_path)
+    append(log, 0)
+    [lost_first, _] = notes(log)
+    while notes(log)[0] == lost_first:  # the first that is listed is the new topic's
+        lose_manifest(log)
+        log.create_topic(TOPIC)
+    assert numbers(log) == []
+    [finding] = verify(log).findings
+    assert finding.topic == TOPIC and "Commits of topic" in finding.message and "--repair" in finding.message
+    with pytest.raises(LogDirError, match="were made that its manifest does not have"):
+        append(log, 10)
+    segments("verify", log.uri, TOPIC, "--repair", "--yes")
+    forget_rows()
+    assert numbers(log) == [*range(10)]
+    assert verify(log, deep=True).findings == []
+
+
 def test_a_name_is_free_again_where_nothing_says_that_commits_were_made(tmp_path):
     log = new_log(tmp_path)
     append(log, 0)

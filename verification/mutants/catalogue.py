@@ -1277,6 +1277,14 @@ MUTANTS = (
     ),
     Mutant(
         "rebuild",
+        "a topic that was made over a lost manifest is rebuilt in the place of the lost one",
+        "log/manifest/recovery/playback.py",
+        "notes, read)), key=len)\n",
+        "notes, read)), key=lambda _: 0)\n",
+        "tests/cli/test_repair.py::test_a_topic_that_was_made_over_a_manifest_lost_just_now_is_a_fault_until_a_repair",
+    ),
+    Mutant(
+        "rebuild",
         "a copy of an older version tells that nothing came after it",
         "log/manifest/state/recovery_copy.py",
         'index.get("notes") is True',

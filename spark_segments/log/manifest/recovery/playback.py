@@ -2,7 +2,8 @@
 
 Commits are played one after the other, as long as each is proven: from Delta's log where that is left, else from their
 notes. A note is proven by its mark, or by another note that begins where it leads to. Of two notes of one version one
-was refused by the store, or never sent; at most one of them is proven.
+was refused by the store, or never sent; at most one of them is proven. Only a first commit may have a rival: that of an
+empty topic which was made over a manifest that had just been lost.
 """
 
 from __future__ import annotations
@@ -166,7 +167,12 @@ def known_topic(log: TopicLog) -> KnownTopic:
 
 def _played_states(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> list[_Played]:
     """The states that the notes and commits lead to, each by one commit from the one before it."""
-    states = [_first_state(log, notes, read)]
+    # A topic that was made over a lost manifest takes no commit, so the lost one's states lead on where there were any.
+    return max((_states_from(first, notes, read) for first in _first_states(log, notes, read)), key=len)
+
+
+def _states_from(first: _Played, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> list[_Played]:
+    states = [first]
     while True:
         following = _step(states[-1], notes, read)
         if following is None:
@@ -188,8 +194,10 @@ def _newest_readable(states: Sequence[_Played]) -> tuple[_Played, Snapshot, list
     raise AssertionError("there is a first state")
 
 
-def _first_state(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> _Played:
-    """The newest state that needs no other: that of a copy, or of a proven note that begins with nothing."""
+def _first_states(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> list[_Played]:
+    """The newest state that needs no other: that of a copy, or of a proven note that begins with nothing. There may be
+    several such notes of one version.
+    """
     copied: _Played | None = None
     missing: LogDirError | None = None
     try:
@@ -203,15 +211,18 @@ def _first_state(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, Read
         if copied is not None and version <= copied.version:
             break
         roots = [note for note in _readable(notes, read, version) if note.before == digest_of(())]
+        states = []
         for root in _proven(log, roots, notes, read):
             first = _Played(log, None, version - 1, {}, 0, True)
             if first.apply(root):
-                return first
+                states.append(first)
+        if states:
+            return states
 
     if copied is None:
         assert missing is not None, "there is a copy, or an error that says why there is none"
         raise missing
-    return copied
+    return [copied]
 
 
 def _readable(notes: CommitNotes, read: Mapping[NoteName, ReadNote | None], version: int) -> list[ReadNote]:
@@ -255,7 +266,7 @@ def _step(state: _Played, notes: CommitNotes, read: Mapping[NoteName, ReadNote |
 def _proven(
     log: TopicLog, candidates: Sequence[ReadNote], notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]
 ) -> list[ReadNote]:
-    """The notes of one version that something proves."""
+    """The notes of one version that something proves, first the one that Delta's log has."""
     if not candidates:
         return []
     version = candidates[0].name.version
@@ -263,13 +274,14 @@ def _proven(
     in_log = None
     with contextlib.suppress(*UNREADABLE):
         in_log = note_name(version, log.delta.actions(version))
-    return [
+    proven = [
         note
         for note in candidates
         if note.name in notes.marked
         or note.after in begun
         or (note.name == in_log and note.operation != REBUILD)  # whose checkpoint makes it, and not its commit
     ]
+    return sorted(proven, key=lambda note: note.name != in_log)
 
 
 def _unproven(name: NoteName, note: ReadNote | None) -> Unproven:
