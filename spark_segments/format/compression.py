@@ -38,7 +38,6 @@ XERIAL_BLOCK_BYTES = 32 * 1024
 
 _GZIP_WBITS = 31  # zlib's value for a gzip header and trailer
 _GZIP_TRAILER = struct.Struct("<II")  # CRC-32 and size of the uncompressed data
-_GZIP_OVERHEAD = 18
 
 # Only zstd can compress to less than 1/1,100, and a batch of 256 MiB exceeds every sensible max.message.bytes.
 MAX_RATIO = 1100
@@ -52,7 +51,7 @@ BELIEVED_BYTES = 1024 * 1024
 _U32_LITTLE = struct.Struct("<I")
 _U32_BIG = struct.Struct(">I")
 
-Compressor = Callable[[pa.Buffer], bytes | pa.Buffer]
+Compressor = Callable[[Any], bytes]
 
 
 def decompress(codec: int, data: Any, *, path: str, byte_position: int) -> pa.Buffer:
@@ -100,9 +99,25 @@ def decompress_at_once(
     No function of Python runs for a section. Ends before the first that must be read as a stream: several members or
     frames, a declared size beyond trust, or damage.
     """
+    address = pa.py_buffer(data).address
+    sizes = np.empty(len(starts), np.int64)
+    count = block_codecs.stated_sizes(codec, starts + address, ends + address, wanted_bytes, sizes)
+    sizes, starts, ends = sizes[:count], starts[:count], ends[:count]
+    compressed_bytes = ends - starts
+    limits = np.minimum(np.maximum(MAX_RATIO * compressed_bytes, MIN_DECOMPRESSED_LIMIT), MAX_DECOMPRESSED_LIMIT)
+    # Kafka's Java writer states no size.
+    guesses = np.minimum(np.maximum(8 * compressed_bytes, 64 * 1024), limits)
+    sizes = np.where(sizes == ZSTD_UNSTATED, guesses, sizes)
+    most = np.minimum(np.maximum(BELIEVED_RATIO * compressed_bytes, BELIEVED_BYTES), limits)
+    believed = (sizes > 0) & (sizes <= most)
     if codec == GZIP:
-        return _gzip_at_once(data, starts.tolist(), ends.tolist(), wanted_bytes)
-    return _zstd_at_once(data, starts, ends, wanted_bytes)
+        # The library takes no limit, and the size in the trailer may be wrong.
+        believed &= MAX_RATIO * compressed_bytes <= limits
+    count = len(believed) if believed.all() else int(np.argmin(believed))
+    cuts = starts[:count].tolist(), ends[:count].tolist(), sizes[:count].tolist()
+    if codec == GZIP:
+        return _gzip_at_once(data, *cuts)
+    return _zstd_at_once(data, *cuts, wanted_bytes)
 
 
 def decompressed_limit(compressed_bytes: int) -> int:
@@ -131,16 +146,18 @@ def compress(codec: int, data: Any, level: int | None = None) -> pa.Buffer:
 
 @dataclass(frozen=True, slots=True)
 class CompressedBlocks:
-    """The compressed blocks of many sections, one behind the other, and what the codec's framing puts around them.
-
-    A section has a block for each `block_bytes` of it. Each section is framed in at most its share of `most_bytes`.
+    """The compressed blocks of many sections, in order, and what the codec's framing puts around them: a section has a
+    block for each `block_bytes` of it.
     """
 
-    blocks: bytes
-    sizes: np.ndarray  # int64[]: of each block
+    blocks: list[bytes]
     block_bytes: int
     frame_header: bytes
-    most_bytes: int
+
+    def most_bytes(self, stored_bytes: int, sections: int) -> int:
+        """The most bytes that the framed sections take, whose blocks have `stored_bytes` in all."""
+        around_sections = (len(self.frame_header) + len(LZ4_END_MARK)) * sections
+        return stored_bytes + _U32_LITTLE.size * len(self.blocks) + around_sections
 
 
 def compress_blocks(
@@ -158,11 +175,7 @@ def compress_blocks(
     block_ends = np.minimum(block_starts + block_bytes, np.repeat(ends, counts))
     compressor = _compressor(codec, level)
     cuts = zip(block_starts.tolist(), block_ends.tolist(), strict=True)
-    blocks = [compressor(data[start:end]) for start, end in cuts]
-    sizes = np.fromiter(map(len, blocks), np.int64, len(blocks))
-    # Around a block lies its size, around a section the header and LZ4's end mark.
-    most_bytes = int(sizes.sum()) + 4 * len(sizes) + (len(frame_header) + len(LZ4_END_MARK)) * len(starts)
-    return CompressedBlocks(b"".join(blocks), sizes, block_bytes, frame_header, most_bytes)
+    return CompressedBlocks([compressor(data[start:end]) for start, end in cuts], block_bytes, frame_header)
 
 
 def with_right_lz4_checksum(data: Any) -> pa.Buffer:
@@ -228,8 +241,7 @@ def _compressor(codec: int, level: int | None) -> Compressor:
 
 def _new_compressor(codec: int, level: int | None) -> Compressor:
     if codec == SNAPPY:
-        snappy: Compressor = pa.Codec("snappy").compress
-        return snappy
+        return partial(pa.Codec("snappy").compress, asbytes=True)
     chosen = DEFAULT_LEVELS[codec] if level is None else level
     low, high = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}[codec]
     if not (low <= chosen <= high or (codec == GZIP and chosen == -1)):
@@ -242,8 +254,8 @@ def _new_compressor(codec: int, level: int | None) -> Compressor:
         return partial(zlib_ng.compress, level=gzip_level, wbits=_GZIP_WBITS)
     # lz4-java: the default level means the fast compressor, any other level the high compressor.
     lz4_level = None if chosen == DEFAULT_LEVELS[LZ4] else min(max(chosen, 3), 12)
-    lz4: Compressor = pa.Codec("lz4_raw", compression_level=lz4_level).compress
-    return lz4
+    # A small block is bytes, not a buffer of Arrow's pool: many of them lie closer together, and so stay in a cache.
+    return partial(pa.Codec("lz4_raw", compression_level=lz4_level).compress, asbytes=True)
 
 
 def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
@@ -262,20 +274,12 @@ def _decompress_stream(codec: int, buffer: pa.Buffer, limit: int) -> pa.Buffer:
     return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
 
 
-def _gzip_at_once(data: memoryview, starts: list[int], ends: list[int], wanted_bytes: int) -> list[bytes]:
+def _gzip_at_once(data: memoryview, starts: list[int], ends: list[int], sizes: list[int]) -> list[bytes]:
     trailer = _GZIP_TRAILER.unpack_from
     decompress_member = zlib_ng.decompress
     checksum = zlib_ng.crc32
     sections: list[bytes] = []
-    for start, end in zip(starts, ends, strict=True):
-        compressed_bytes = end - start
-        limit = min(max(MIN_DECOMPRESSED_LIMIT, MAX_RATIO * compressed_bytes), MAX_DECOMPRESSED_LIMIT)
-        # The library takes no limit, and the size in the trailer may be wrong.
-        if wanted_bytes <= 0 or compressed_bytes < _GZIP_OVERHEAD or MAX_RATIO * compressed_bytes > limit:
-            break
-        crc, size = trailer(data, end - _GZIP_TRAILER.size)
-        if size > min(limit, max(BELIEVED_RATIO * compressed_bytes, BELIEVED_BYTES)):
-            break
+    for start, end, size in zip(starts, ends, sizes, strict=True):
         try:
             section = decompress_member(data[start:end], _GZIP_WBITS, size)
         except zlib_ng.error:  # type: ignore[misc]  # its stub says that this is an instance
@@ -283,34 +287,24 @@ def _gzip_at_once(data: memoryview, starts: list[int], ends: list[int], wanted_b
         # The library stops at the end of a member and does not say where that is. Where the trailer at the end of the
         # data has this member's size and CRC, the member was the only one: the same bytes twice are no records of a
         # batch.
-        if len(section) != size or checksum(section) != crc:
+        if (checksum(section), len(section)) != trailer(data, end - _GZIP_TRAILER.size):
             break
         sections.append(section)
-        wanted_bytes -= size
     return sections
 
 
-def _zstd_at_once(data: memoryview, starts: np.ndarray, ends: np.ndarray, wanted_bytes: int) -> list[bytes]:
-    address = pa.py_buffer(data).address
-    sizes = np.empty(len(starts), np.int64)
-    block_codecs.zstd_sizes(starts + address, ends + address, sizes)
-    compressed_bytes = ends - starts
-    limits = np.clip(MAX_RATIO * compressed_bytes, MIN_DECOMPRESSED_LIMIT, MAX_DECOMPRESSED_LIMIT)
-    # Kafka's Java writer states no size.
-    guesses = np.minimum(np.maximum(8 * compressed_bytes, 64 * 1024), limits)
-    sizes = np.where(sizes == ZSTD_UNSTATED, guesses, sizes)
-    most = np.minimum(np.maximum(BELIEVED_RATIO * compressed_bytes, BELIEVED_BYTES), limits)
-    believed = (sizes > 0) & (sizes <= most)
-    count = len(believed) if believed.all() else int(np.argmin(believed))
+def _zstd_at_once(
+    data: memoryview, starts: list[int], ends: list[int], sizes: list[int], wanted_bytes: int
+) -> list[bytes]:
     decompress_frame = _zstd_reader().decompress
     sections: list[bytes] = []
     try:
-        for start, end, size in zip(
-            starts[:count].tolist(), ends[:count].tolist(), sizes[:count].tolist(), strict=True
-        ):
+        for start, end, size in zip(starts, ends, sizes, strict=True):
+            # A frame that states no size may have given more than was guessed.
             if wanted_bytes <= 0:
                 break
-            section = decompress_frame(data[start:end], max_output_size=size, allow_extra_data=False)
+            # By position: read_across_frames, allow_extra_data. Names would cost as much as a tenth of a small batch.
+            section = decompress_frame(data[start:end], size, False, False)
             sections.append(section)
             wanted_bytes -= len(section)
     except zstandard.ZstdError:

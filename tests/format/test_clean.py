@@ -7,7 +7,7 @@ import pytest
 
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.cleaner.active_producers import ActiveProducers
-from spark_segments.format.cleaner.clean import CleanerStats, RecordFilter, clean_batches
+from spark_segments.format.cleaner.clean import REBUILT_BYTES, CleanerStats, RecordFilter, clean_batches
 from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.sidecars.producer_state import ProducerEntry
@@ -234,7 +234,8 @@ def test_batches_that_compress_well_are_cleaned_in_parts(codec):
     offset_map.put_batches(Window(data, scanned(data)))
     cleaning = RecordFilter(offset_map, NOW_MS, RETENTION_MS, 99, ActiveProducers.of(), codec)
     parts = list(clean_batches(Window(data, scanned(data)), cleaning, CleanedTransactions()))
-    assert [len(part.source) for part in parts] == [1] * 20  # each is larger than what is decompressed at a time
+    assert [len(part.source) for part in parts] == [2] * 10  # of 4 MiB of records
+    assert 4 * len(value) == REBUILT_BYTES
     assert [offset for part in parts for offset in offsets(part)] == [*range(1, 38, 2), 38, 39]
     assert (
         np.concatenate([part.source.byte_position for part in parts]).tolist() == scanned(data).byte_position.tolist()

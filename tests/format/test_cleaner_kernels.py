@@ -35,9 +35,10 @@ def checked(monkeypatch) -> Iterator[None]:
     of_map, of_filter = uncompiled("format.cleaner.map_kernels"), uncompiled("format.cleaner.filter_kernels")
     of_transactions = uncompiled("format.cleaner.transaction_kernels")
 
-    def put_sections(table: Any, sections: Any, *others: Any) -> Any:
-        with granted(*zip(sections.starts.tolist(), sections.ends.tolist(), strict=True)):
-            return of_map.put_sections(table, sections, *others)
+    def put_sections(table: Any, sections: Any, first: int, last: int, *others: Any) -> Any:
+        rows = slice(first, last)
+        with granted(*zip(sections.starts[rows].tolist(), sections.ends[rows].tolist(), strict=True)):
+            return of_map.put_sections(table, sections, first, last, *others)
 
     def filter_batches(lines: np.ndarray, *others: Any) -> Any:
         batches = Batches(*lines.T.tolist())
@@ -202,4 +203,4 @@ def test_a_kernel_that_is_told_a_section_too_long_is_caught():
     rows, numbers = np.empty(1024 * 40, np.uint8), [np.array([number]) for number in (start, start + 99, 0, 2)]
     sections = offset_map.SectionsToPut(*numbers, rows, np.zeros(1, np.uint8))
     with granted((start, start + len(data))), pytest.raises(MemoryError):
-        kernel.put_sections(table, sections, 0, 9, 9, False)
+        kernel.put_sections(table, sections, 0, 1, 9, 9, False)

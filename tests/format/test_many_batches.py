@@ -100,11 +100,14 @@ def test_batches_packed_together_are_what_each_alone_becomes(codec):
     packed = []
     for kernels in (packing_kernels, uncompiled("format.cleaner.packing_kernels")):
         framed = compress_blocks(CODECS[codec], rebuilt.data, starts + RECORDS_POSITION, starts + sizes, None)
-        out = np.zeros(framed.most_bytes + len(rows) * RECORDS_POSITION, np.uint8)
+        places = np.empty((len(framed.blocks), 2), np.int64)
         with granted():
+            kernels.find_blocks(framed.blocks, places)
+            room = framed.most_bytes(int(places[:, 1].sum()), len(rows)) + len(rows) * RECORDS_POSITION
+            out = np.zeros(room, np.uint8)
             spans = np.stack([starts + address_of(rebuilt), sizes, rows], axis=1)
             written = kernels.pack_batches(
-                spans, rows, CODECS[codec], framed.block_bytes, framed.frame_header, framed.blocks, framed.sizes, out
+                spans, rows, CODECS[codec], framed.block_bytes, framed.frame_header, places, out
             )
             packed.append((out[:written].tobytes(), (spans[:, 0] - address_of(out)).tolist(), spans[:, 1].tolist()))
     assert packed[0] == packed[1]

@@ -35,7 +35,7 @@ TESTS = [
     "tests/format/test_many_batches.py",
     "tests/format/test_offset_map.py",
     "tests/format/test_upconvert.py",
-    "tests/format/test_zstd_sizes.py",
+    "tests/format/test_stated_sizes.py",
     "tests/values/test_avro.py",
     "tests/values/test_text_kernels.py",
 ]

@@ -54,7 +54,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "WINDOWS_WAITING_BYTES": (f"{_SECOND_PASS}.WAITING_BYTES",),
     "LEAST_GAP_BYTES": (f"{_SECOND_PASS}.LEAST_GAP_BYTES",),
     "NOTES_BYTES": ("maintenance.compaction.noted_batches.LEAST_MEMORY_BYTES",),
-    "SECTION_BYTES": ("format.decoding.record_sections.TARGET_BYTES",),
+    "SECTION_BYTES": ("format.decoding.record_sections.TARGET_BYTES", "format.cleaner.clean.REBUILT_BYTES"),
     "ROLL_WAVE_PARTITIONS": ("maintenance.rolling.roll.WAVE_PARTITIONS",),
     "MOST_CHUNKS": ("maintenance.rolling.plan.MOST_CHUNKS",),
     "MERGE_CHUNKS": ("maintenance.rolling.plan.MERGE_CHUNKS",),

@@ -6,6 +6,7 @@ and their indexes are left to the caller.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
@@ -46,6 +47,10 @@ from spark_segments.format.window import Window
 _LARGEST_INT64 = 2**63 - 1
 _SMALLEST_INT64 = -(2**63)
 _NO_SLOTS = np.zeros(BYTES_PER_SLOT // 8, np.uint64)  # a map without a key
+_START, _END = map(Batches._fields.index, ("start", "end"))
+
+# Room for batches that are rebuilt before what is left is handed out; a single batch may need more.
+REBUILT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +132,11 @@ def clean_batches(
     `plain` (bool[n]): the batches whose records were all put into the map, have a key and a value, and have
     offsets without gaps. No key of theirs is looked up: `record_filter.live` says which of their records stay.
 
-    The results come in parts, in order, each as large as `record_sections` decompresses at a time. So memory is
-    bounded, however well a log compresses. Raises CorruptBatchError for records that are damaged although the CRC
-    holds.
+    The results come in parts, in order, each of the batches for which REBUILT_BYTES have room. So memory is bounded,
+    however well a log compresses. Raises CorruptBatchError for records that are damaged although the CRC holds.
     """
     batches = window.batches
     offset_shift = window.offset_shift
-    path = window.path
     discardable, aborted = transactions.read(window)
     action = _actions(batches, record_filter, discardable, offset_shift)
     count = batches.count.astype(np.int64)
@@ -147,24 +150,24 @@ def clean_batches(
         codec = np.where(batches.is_control, codec, record_filter.codec)
     unread = action & READ == 0
     is_whole = action & KEEP_WHOLE != 0
-    for part in record_sections(window, mask=~unread):
-        rows = slice(part.first, part.last)
-        columns = Batches(
-            address=address_of(window.data) + window.starts[rows],
-            size=batches.size[rows],
-            start=part.start,
-            end=part.end,
-            base_offset=batches.base_offset[rows] + offset_shift,
-            records=np.where(unread[rows], 0, count[rows]),
-            attributes=batches.attributes[rows].astype(np.int64),
-            base_timestamp=batches.base_timestamp[rows],
-            max_timestamp=batches.max_timestamp[rows],
-            action=action[rows],
-            codec=codec[rows],
-        )
-        sources: list[np.ndarray] = [byte_view(window.data)]
-        address, size, cleaned = _clean(columns, record_filter, sources, batches, part, path)
-        data = _joined(address, size, sources)
+    starts = address_of(window.data) + window.starts
+    columns = Batches(
+        address=starts,
+        size=batches.size,
+        start=starts,
+        end=starts,
+        base_offset=batches.base_offset + offset_shift,
+        records=np.where(unread, 0, count),
+        attributes=batches.attributes.astype(np.int64),
+        base_timestamp=batches.base_timestamp,
+        max_timestamp=batches.max_timestamp,
+        action=action,
+        codec=codec,
+    )
+
+    def taken(filtering: _Filtering) -> CleanedBatches:
+        rows = slice(filtering.first, filtering.last)
+        cleaned, data = filtering.take()
         scan = scan_batches(data, check_crc=False)
         assert scan.error is None and scan.consumed == len(data), "the cleaner wrote bytes that are no batches"
         table = scan.batches
@@ -175,7 +178,7 @@ def clean_batches(
                 table, base_offset=table.base_offset + offset_shift, last_offset=table.last_offset + offset_shift
             )
         source = batches.take(rows)
-        ends = part.last == len(batches)
+        ends = rows.stop == len(batches)
         dropped = (unread & ~superseded & ~is_whole)[rows]
         control = source.is_control
         stats = CleanerStats(
@@ -193,7 +196,17 @@ def clean_batches(
             bytes_written=len(data),
         )
         changed = not window.is_as_written or stats.batches_unchanged < stats.batches_read
-        yield CleanedBatches(source, data, table, changed, stats, aborted if ends else AbortedTransactions.of())
+        return CleanedBatches(source, data, table, changed, stats, aborted if ends else AbortedTransactions.of())
+
+    filtering: _Filtering | None = None
+    for part in record_sections(window, mask=~unread):
+        if filtering is None:
+            filtering = _Filtering(window, columns, record_filter)
+        elif not filtering.has_room(part):
+            yield taken(filtering)
+        filtering.add(part)
+    if filtering is not None:
+        yield taken(filtering)
 
 
 def _actions(
@@ -219,17 +232,85 @@ def _decide_plain(action: np.ndarray, plain: np.ndarray, live: np.ndarray, count
     return dead
 
 
-def _clean(
-    columns: Batches,
-    record_filter: RecordFilter,
-    sources: list[np.ndarray],
-    batches: BatchTable,
-    part: RecordSections,
-    path: str,
-) -> tuple[np.ndarray, np.ndarray, Cleaned]:
-    """(addresses, sizes, counts) of the bytes that stay of a part. The memory behind them is added to `sources`."""
+class _Filtering:
+    """Filters the batches of a window, part by part. What stays of rows first … last - 1 waits to be taken."""
+
+    def __init__(self, window: Window, columns: Batches, record_filter: RecordFilter) -> None:
+        self.first = self.last = 0
+        self._window = window
+        self._level = record_filter.level
+        self._rules = _rules(record_filter)
+        self._lines = np.stack(columns, axis=1)
+        self._records = columns.records
+        self._rows = key_rows(0)
+        self._ends = np.empty(GROUP, np.int64)
+        self._spans = np.empty((len(self._lines), 3), np.int64)
+        # What rewritten batches before each row may need beyond their records.
+        self._slack = np.concatenate(([0], np.cumsum(RECORD_SLACK * columns.records + BATCH_OVERHEAD)))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rebuilt = np.empty(0, np.uint8)
+        self._rebuilt_bytes = self._spans_used = 0
+        self._counts = Cleaned(*[0] * len(Cleaned._fields))
+
+    def _room(self, part: RecordSections) -> int:
+        """The most bytes that rebuilt batches of a part take."""
+        slack = self._slack[part.last] - self._slack[part.first]
+        return int((part.end - part.start).sum() + slack) + COPY_SLACK
+
+    def has_room(self, part: RecordSections) -> bool:
+        """Whether a part fits behind the parts that were added since the last were taken."""
+        return self._room(part) <= len(self._rebuilt) - self._rebuilt_bytes
+
+    def add(self, part: RecordSections) -> None:
+        """Filters a part, for which there is room, or behind which nothing waits."""
+        if self.first == self.last:
+            # The system gives memory only to the pages of this array that are written to, and Arrow's pool keeps them.
+            size = max(self._room(part), REBUILT_BYTES)
+            self._rebuilt = np.frombuffer(pa.allocate_buffer(size), np.uint8)
+        lines = self._lines[part.first : part.last]
+        lines[:, _START] = part.start
+        lines[:, _END] = part.end
+        # Only now it is sure that the bytes of each batch can hold so many records.
+        self._rows = key_rows(int(self._records[part.first : part.last].max()), self._rows)
+        cleaned = Cleaned(
+            *filter_kernels.filter_batches(
+                lines,
+                self._rules,
+                self._rows,
+                self._ends,
+                self._rebuilt[self._rebuilt_bytes :],
+                self._spans[self._spans_used :],
+            )
+        )
+        if cleaned.bad_row >= 0:
+            at = cleaned.bad_at - int(part.start[cleaned.bad_row])
+            raise damaged_record(self._window.batches, part.first + cleaned.bad_row, at, self._window.path)
+        self.last = part.last
+        self._rebuilt_bytes += cleaned.rebuilt_bytes
+        self._spans_used += cleaned.spans
+        self._counts = Cleaned(*map(operator.add, self._counts, cleaned))
+
+    def take(self) -> tuple[Cleaned, np.ndarray]:
+        """(the counts, uint8[]: the batches that stay) of the parts that were added since this was called before."""
+        spans = self._spans[: self._spans_used]
+        sources = [byte_view(self._window.data), self._rebuilt]
+        rebuilt = np.flatnonzero(spans[:, 2] >= 0)
+        codecs = spans[rebuilt, 2]
+        for codec in np.unique(codecs).tolist():
+            sources.append(_compress(self._rebuilt, spans, rebuilt[codecs == codec], codec, self._level))
+        address, size, _ = np.ascontiguousarray(spans.T)
+        data = _joined(address, size, sources)
+        counts = self._counts
+        self.first = self.last
+        self._begin()
+        return counts, data
+
+
+def _rules(record_filter: RecordFilter) -> Rules:
     offset_map = record_filter.map
-    rules = Rules(
+    return Rules(
         offset_map.slots,
         offset_map.seed,
         offset_map.secret,
@@ -241,24 +322,6 @@ def _clean(
         record_filter.live.bits,
         _NO_SLOTS if record_filter.held is None else record_filter.held.slots,
     )
-    # The system gives memory only to the pages of this array that are written to, and Arrow's pool keeps them.
-    room = columns.end - columns.start + RECORD_SLACK * columns.records + BATCH_OVERHEAD
-    out = np.frombuffer(pa.allocate_buffer(int(room.sum()) + COPY_SLACK), np.uint8)
-    sources.append(out)
-    spans = np.empty((len(columns.size), 3), np.int64)
-    rows = key_rows(int(columns.records.max()))
-    ends = np.empty(GROUP, np.int64)
-    cleaned = Cleaned(*filter_kernels.filter_batches(np.stack(columns, axis=1), rules, rows, ends, out, spans))
-    if cleaned.bad_row >= 0:
-        at = cleaned.bad_at - int(part.start[cleaned.bad_row])
-        raise damaged_record(batches, part.first + cleaned.bad_row, at, path)
-    spans = spans[: cleaned.spans]
-    rebuilt = np.flatnonzero(spans[:, 2] >= 0)
-    codecs = columns.codec[spans[rebuilt, 2]]
-    for codec in np.unique(codecs).tolist():
-        sources.append(_compress(out, spans, rebuilt[codecs == codec], codec, record_filter.level))
-    address, size, _ = np.ascontiguousarray(spans.T)
-    return address, size, cleaned
 
 
 def _compress(data: np.ndarray, spans: np.ndarray, rows: np.ndarray, codec: int, level: int | None) -> np.ndarray:
@@ -267,10 +330,11 @@ def _compress(data: np.ndarray, spans: np.ndarray, rows: np.ndarray, codec: int,
     """
     starts = spans[rows, 0] - address_of(data) + RECORDS_POSITION
     framed = compress_blocks(codec, data.data, starts, starts + spans[rows, 1] - RECORDS_POSITION, level)
-    out = np.empty(framed.most_bytes + len(rows) * RECORDS_POSITION, np.uint8)
-    written = packing_kernels.pack_batches(
-        spans, rows, codec, framed.block_bytes, framed.frame_header, framed.blocks, framed.sizes, out
-    )
+    places = np.empty((len(framed.blocks), 2), np.int64)
+    packing_kernels.find_blocks(framed.blocks, places)
+    most_bytes = framed.most_bytes(int(places[:, 1].sum()), len(rows)) + len(rows) * RECORDS_POSITION
+    out = np.frombuffer(pa.allocate_buffer(most_bytes), np.uint8)
+    written = packing_kernels.pack_batches(spans, rows, codec, framed.block_bytes, framed.frame_header, places, out)
     return out[:written]
 
 

@@ -58,18 +58,18 @@ def _batch(batches: i64, row: i64) -> Batch:
 @cython.cfunc
 @cython.inline
 @cython.nogil
-def _add_span(last: i64, first: i64, address: i64, size: i64, row: i64) -> i64:
+def _add_span(last: i64, first: i64, address: i64, size: i64, codec: i64) -> i64:
     """Appends a span behind that at `last`, or lengthens it if this one follows it in memory. The address of the last
     span then.
     """
-    follows: cython.bint = last >= first and row < 0 and load_native_i64(last + 16) < 0
+    follows: cython.bint = last >= first and codec < 0 and load_native_i64(last + 16) < 0
     if follows and load_native_i64(last) + load_native_i64(last + 8) == address:
         store_native_i64(last + 8, load_native_i64(last + 8) + size)
         return last
     last += SPAN_BYTES
     store_native_i64(last, address)
     store_native_i64(last + 8, size)
-    store_native_i64(last + 16, row)
+    store_native_i64(last + 16, codec)
     return last
 
 
@@ -224,7 +224,7 @@ def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
 
     `batches` is int64[n, 11]: a line of `Batches` each. `out` (uint8[]) has room for all that may be rebuilt and
     COPY_SLACK bytes more. `rows`: see `key_rows`. `ends` is int64[GROUP], `spans` int64[n, 3]: the output in
-    order as address, size, and the batch that is to be compressed (without CRC yet) or -1.
+    order as address, size, and the codec that the batch is to be compressed with (it has no CRC yet) or -1.
     """
     slots = rules.slots
     table: Map = map_at(address_of(slots), len(slots))
@@ -243,7 +243,8 @@ def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
     ends_at: i64 = address_of(ends)
     first_span: i64 = address_of(spans)
     span: i64 = first_span - SPAN_BYTES
-    to: i64 = address_of(out)
+    begin: i64 = address_of(out)
+    to: i64 = begin
     counts: Counts
     kept: i64 = 0
     superseded: i64 = 0
@@ -286,7 +287,7 @@ def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
                         bad_row = row
                         bad_at = batch.start
                         break
-                    span = _add_span(span, first_span, to, size, row if batch.codec != 0 else -1)
+                    span = _add_span(span, first_span, to, size, batch.codec if batch.codec != 0 else -1)
                     to += size
                 row += 1
                 continue
@@ -350,9 +351,9 @@ def filter_batches(batches, rules, rows, ends, out, spans) -> tuple:
                         bad_row = row
                         bad_at = batch.start
                         break
-                    span = _add_span(span, first_span, to, size, row if batch.codec != 0 else -1)
+                    span = _add_span(span, first_span, to, size, batch.codec if batch.codec != 0 else -1)
                     to += size
                 row_first = row_last
                 row += 1
     used: i64 = (span + SPAN_BYTES - first_span) // SPAN_BYTES
-    return used, bad_row, bad_at, kept, superseded, expired, no_key, tombstones, unchanged
+    return used, to - begin, bad_row, bad_at, kept, superseded, expired, no_key, tombstones, unchanged

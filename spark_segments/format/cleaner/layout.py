@@ -71,15 +71,19 @@ class Rules(NamedTuple):
     held: np.ndarray  # slots of a map, as `slots`: keys whose tombstones stay
 
 
-def key_rows(largest_batch: int) -> np.ndarray:
-    """uint8[]: the `rows` of kernels, room for GROUP records and for a batch of so many."""
-    return np.empty(KEY_ROW_BYTES * max(GROUP, largest_batch), np.uint8)
+def key_rows(largest_batch: int, rows: np.ndarray | None = None) -> np.ndarray:
+    """uint8[]: the `rows` of kernels, room for GROUP records and for a batch of so many; `rows` where they suffice."""
+    size = KEY_ROW_BYTES * max(GROUP, largest_batch)
+    return np.empty(size, np.uint8) if rows is None or len(rows) < size else rows
 
 
 class Cleaned(NamedTuple):
-    """How many spans of output there are, the batch of a bad record and its address or -1, and counts of records."""
+    """How many spans of output there are, the bytes of rebuilt batches, the batch of a bad record and its address or
+    -1, and counts of records.
+    """
 
     spans: int
+    rebuilt_bytes: int
     bad_row: int
     bad_at: int
     kept: int

@@ -151,10 +151,11 @@ def _put(table: Map, key: i64, offset: i64, room: i64) -> i64:
     return 1
 
 
-def put_sections(offsets, sections, batch: i64, end_offset: i64, limit: i64, growing: cython.bint):
+def put_sections(offsets, sections, batch: i64, batches: i64, end_offset: i64, limit: i64, growing: cython.bint):
     """(next batch, entries, offset that did not fit or -1, entries that there must be room for, bad address or -1)
 
-    `offsets`: an OffsetMap. `sections`: SectionsToPut, of which `is_plain` is set.
+    `offsets`: an OffsetMap. `sections`: SectionsToPut, of which those from `batch` to before `batches` are put, and
+    their `is_plain` is set.
     """
     section_starts = sections.starts
     section_ends = sections.ends
@@ -175,7 +176,6 @@ def put_sections(offsets, sections, batch: i64, end_offset: i64, limit: i64, gro
     start_offset: i64 = offsets.start_offset
     seed: u64 = offsets.seed
     entries: i64 = offsets.entries
-    batches: i64 = len(counts)
     after: i64
     read: i64
     first: i64

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.batches import BatchTable
 from spark_segments.format.cleaner import map_kernels
 from spark_segments.format.cleaner.layout import BYTES_PER_SLOT, key_rows
 from spark_segments.format.decoding.record_sections import RecordSections, damaged_record, record_sections
@@ -36,8 +35,8 @@ _LARGEST_INT64 = 2**63 - 1
 
 
 class SectionsToPut(NamedTuple):
-    """The records of batches, for the kernel. `rows` of `key_rows`. `is_plain` becomes 1 for each batch read whose
-    records all have a key and a value and the next offset, else 0.
+    """The records of a window's batches, for the kernel: places of those that are put next. `rows` of `key_rows`.
+    `is_plain` becomes 1 for each batch read whose records all have a key and a value and the next offset, else 0.
     """
 
     starts: np.ndarray  # int64[n]: addresses
@@ -130,44 +129,46 @@ class OffsetMap:
         batches = window.batches
         has_records = ~batches.is_control & (batches.count > 0) & window.overlaps(self.start_offset, bound)
         window = window.take(has_records)
-        is_plain = np.zeros(len(window.batches), np.uint8)
+        batches = window.batches
+        sections = SectionsToPut(
+            np.empty(len(batches), np.int64),
+            np.empty(len(batches), np.int64),
+            batches.base_offset + offset_shift,
+            batches.count.astype(np.int64),
+            key_rows(0),
+            np.zeros(len(batches), np.uint8),
+        )
         for part in record_sections(window):
-            of_part = slice(part.first, part.last)
-            self._put(part, window.batches.take(of_part), offset_shift, bound, window.path, is_plain[of_part])
+            # Only now it is sure that the bytes of each batch can hold so many records.
+            most_records = int(batches.count[part.first : part.last].max())
+            sections = sections._replace(rows=key_rows(most_records, sections.rows))
+            self._put(part, sections, bound, window)
             if self.full:
                 return False
         if plain is not None:
-            first, last = window.batches.base_offset + offset_shift, window.batches.last_offset + offset_shift
-            plain[rows[has_records]] = (is_plain != 0) & (first >= self.start_offset) & (last < bound)
+            first, last = batches.base_offset + offset_shift, batches.last_offset + offset_shift
+            plain[rows[has_records]] = (sections.is_plain != 0) & (first >= self.start_offset) & (last < bound)
         self.advance(min(bound, past_last))
         return True
 
-    def _put(
-        self,
-        part: RecordSections,
-        batches: BatchTable,
-        offset_shift: int,
-        bound: int,
-        path: str,
-        is_plain: np.ndarray,
-    ) -> None:
-        counts = batches.count.astype(np.int64)
-        rows = key_rows(int(counts.max()))
-        sections = SectionsToPut(part.start, part.end, batches.base_offset + offset_shift, counts, rows, is_plain)
-        row = 0
-        while row < len(counts):
+    def _put(self, part: RecordSections, sections: SectionsToPut, bound: int, window: Window) -> None:
+        """Puts the records of a part, up to the first that has no room."""
+        row, last = part.first, part.last
+        sections.starts[row:last] = part.start
+        sections.ends[row:last] = part.end
+        while row < last:
             growing = self.capacity < self._max_slots
             limit = int(self.capacity * _GROWING_LOAD) if growing else self.max_entries
             row, self.entries, offset, needed, bad_at = map_kernels.put_sections(
-                self, sections, row, bound, limit, growing
+                self, sections, row, last, bound, limit, growing
             )
             if bad_at >= 0:
-                raise damaged_record(batches, row, bad_at - int(part.start[row]), path)
+                raise damaged_record(window.batches, row, bad_at - int(sections.starts[row]), window.path)
             if offset != _NOT_FULL:
                 self.full = True
                 self.advance(offset)
                 return
-            if row < len(counts):
+            if row < last:
                 self._grow(needed)
 
     def _grow(self, entries: int) -> None:

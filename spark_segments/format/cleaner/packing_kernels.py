@@ -21,20 +21,30 @@ def _store_u32_le(out: i64, number: i64) -> cython.void:
     store_i8(out + 3, number >> 24)
 
 
-def pack_batches(spans, rows, codec: i64, block_bytes: i64, frame_header, blocks, sizes, out) -> int:
+def find_blocks(blocks, places) -> None:
+    """Sets `places` (int64[n, 2]: address, size) of the buffers `blocks`."""
+    place: i64 = address_of(places)
+    number: i64
+    count: i64 = len(blocks)
+    for number in range(count):
+        store_native_i64(place, address_of(blocks[number]))
+        store_native_i64(place + 8, size_of(blocks[number]))
+        place += 16
+
+
+def pack_batches(spans, rows, codec: i64, block_bytes: i64, frame_header, places, out) -> int:
     """Writes the batches of `rows` (int64[n]) of `spans` (int64[m, 3]: address, size, …) with compressed records to
     `out`, one behind the other, and points their spans there. How many bytes are written.
 
-    The blocks of all of them lie in `blocks`, one behind the other, `sizes` (int64[]) bytes each: of the records of a
-    batch, one for each `block_bytes`. `out` has room for all that is written.
+    `places`: see `find_blocks`, of the blocks of all of them: of the records of a batch, one for each `block_bytes`.
+    `out` has room for all that is written.
     """
     spans_at: i64 = address_of(spans)
     rows_at: i64 = address_of(rows)
     count: i64 = len(rows)
     header_at: i64 = address_of(frame_header) if len(frame_header) > 0 else 0
     header_bytes: i64 = len(frame_header)
-    block: i64 = address_of(blocks)
-    size_at: i64 = address_of(sizes)
+    place: i64 = address_of(places)
     begin: i64 = address_of(out)
     to: i64 = begin
     number: i64
@@ -57,7 +67,7 @@ def pack_batches(spans, rows, codec: i64, block_bytes: i64, frame_header, blocks
             source += RECORDS_POSITION
             while source < end:
                 plain = min(block_bytes, end - source)
-                size = load_native_i64(size_at)
+                size = load_native_i64(place + 8)
                 if codec == SNAPPY:
                     store_i32(at, size)
                     at += 4
@@ -70,10 +80,9 @@ def pack_batches(spans, rows, codec: i64, block_bytes: i64, frame_header, blocks
                     _store_u32_le(at, size)
                     at += 4
                 if codec != LZ4 or size < plain:
-                    copy_bytes(at, block, size)
+                    copy_bytes(at, load_native_i64(place), size)
                     at += size
-                block += size
-                size_at += 8
+                place += 16
                 source += plain
             if codec == LZ4:
                 _store_u32_le(at, 0)

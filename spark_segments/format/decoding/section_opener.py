@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import CorruptBatchError
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import decompress, decompress_at_once
 from spark_segments.format.decoding import kernels
@@ -50,35 +49,20 @@ class SectionOpener:
         Returns how many: one at least, and none behind a section without a codec. Raises CorruptBatchError where the
         first is damaged; sections before a damaged one come without it.
         """
-        wanted_bytes = min(wanted_bytes, OPENED_BYTES)
+        wanted_bytes = max(1, min(wanted_bytes, OPENED_BYTES))
         run = self._sections[first : first + _MOST_OPENED]
-        coded = run[:, CODEC] > 0
-        run = run if coded.all() else run[: int(np.argmin(coded))]
-        self._buffers = self._buffers[:1] if self._keep else []
         if self._keep:
             self._memory = None
-        opened = filled = memory_bytes = 0
-        while opened < len(run) and (opened == 0 or filled < wanted_bytes):
-            rest = run[opened:]
-            codec = int(rest[0, CODEC])
-            count = 0
-            if codec in KERNEL_CODECS:
-                count = self._open_to_memory(rest, memory_bytes, wanted_bytes - filled)
-                if count:
-                    memory_bytes = int(rest[count - 1, END]) - self._room().address
-            elif codec in LIBRARY_CODECS:
-                count = self._open_at_once(rest, wanted_bytes - filled)
-            if not count:
-                try:
-                    self._open_first(rest)
-                except CorruptBatchError:
-                    if not opened:
-                        raise
-                    break
-                count = 1
-            opened += count
-            filled += int((rest[:count, END] - rest[:count, ADDRESS]).sum())
-        return opened
+            self._buffers = self._buffers[:1]
+        else:
+            self._buffers = []
+        codec = int(run[0, CODEC])
+        opened = 0
+        if codec in KERNEL_CODECS:
+            opened = self._open_to_memory(run, wanted_bytes)
+        elif codec in LIBRARY_CODECS:
+            opened = self._open_at_once(run, codec, wanted_bytes)
+        return opened or self._open_first(run)
 
     def buffers(self) -> list[pa.Buffer]:
         """With `keep`, the buffers of uncompressed sections and of those opened last, by number; else empty."""
@@ -89,32 +73,34 @@ class SectionOpener:
             self._memory = pa.allocate_buffer(OPENED_BYTES + _FRAME_ROOM_BYTES)
         return self._memory
 
-    def _open_to_memory(self, sections: np.ndarray, memory_bytes: int, wanted_bytes: int) -> int:
-        """Decompresses leading sections of LZ4 or snappy behind the first `memory_bytes` of the memory.
+    def _open_to_memory(self, sections: np.ndarray, wanted_bytes: int) -> int:
+        """Decompresses leading sections of LZ4 or snappy into the memory.
 
         0 where the first is left to `decompress`: another kind of frame, damage, or too large for the memory.
         """
-        room = self._room()
-        opened = sections[: kernels.open_sections(sections, room[memory_bytes:], wanted_bytes)]
-        if self._keep and len(opened):
-            opened[:, BUFFER] = len(self._buffers)
-            opened[:, BUFFER_ADDRESS] = room.address
-            self._buffers.append(room)
-        return len(opened)
+        if self._memory is None:
+            self._memory = pa.allocate_buffer(OPENED_BYTES + _FRAME_ROOM_BYTES)
+        count = int(kernels.open_sections(sections, self._memory, wanted_bytes))
+        if self._keep and count:
+            sections[:count, BUFFER] = len(self._buffers)
+            sections[:count, BUFFER_ADDRESS] = self._memory.address
+            self._buffers.append(self._memory)
+        return count
 
-    def _open_at_once(self, sections: np.ndarray, wanted_bytes: int) -> int:
-        other = sections[:, CODEC] != sections[0, CODEC]
+    def _open_at_once(self, sections: np.ndarray, codec: int, wanted_bytes: int) -> int:
+        """Decompresses leading sections of gzip or zstd. 0 where the first is left to `decompress`."""
+        other = sections[:, CODEC] != codec
         same = sections[: int(np.argmax(other))] if other.any() else sections
         starts, ends = same[:, ADDRESS] - self._address, same[:, END] - self._address
-        parts = decompress_at_once(int(same[0, CODEC]), self._view.data, starts, ends, max(wanted_bytes, 1))
-        return self._point(same, parts)
+        return self._point(same, decompress_at_once(codec, self._view.data, starts, ends, wanted_bytes))
 
-    def _open_first(self, sections: np.ndarray) -> None:
+    def _open_first(self, sections: np.ndarray) -> int:
         start, end = (sections[0, (ADDRESS, END)] - self._address).tolist()
         codec = int(sections[0, CODEC])
         byte_position = int(sections[0, POSITION])
         path = self._window.path
-        self._point(sections, [decompress(codec, self._view[start:end], path=path, byte_position=byte_position)])
+        part = decompress(codec, self._view[start:end], path=path, byte_position=byte_position)
+        return self._point(sections, [part])
 
     def _point(self, sections: np.ndarray, parts: list[bytes] | list[pa.Buffer]) -> int:
         """Points leading sections to the parts, and keeps these. How many there are."""

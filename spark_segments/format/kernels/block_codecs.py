@@ -1,5 +1,5 @@
 """LZ4 and snappy decompression, many batches per call, into existing memory: LZ4 frames as Kafka writes them, raw
-snappy, and xerial's framing of snappy. Of zstd, what the frames say of their size.
+snappy, and xerial's framing of snappy. Of gzip and zstd, what the data say of their size.
 
 LZ4 and snappy are kept for their speed: see the benchmark `libraries`. Sources and targets are addresses. Nothing is
 read at or beyond `end` nor written at or beyond `limit`, also for damaged bytes. -1 means damaged bytes, or an LZ4
@@ -14,6 +14,7 @@ if not cython.compiled:
     from spark_segments.format.buffers import *
     from spark_segments.format.kernels.framing import *
     from spark_segments.format.kernels.memory import *
+    from spark_segments.format.layout import *
 
 Block = cython.struct(start=cython.longlong, end=cython.longlong)
 # What the blocks of a snappy stream state: their size, or -1 with an impossible size and the bytes of its block.
@@ -428,18 +429,35 @@ def _zstd_size(source: i64, end: i64) -> i64:
     return size if size >= 0 or size_bytes == 0 else -1
 
 
-def zstd_sizes(starts, ends, sizes) -> None:
-    """What the zstd frame in each range of addresses (int64[n] each) states: see `_zstd_size`. `sizes` is int64[n]."""
+@cython.cfunc
+@cython.inline
+@cython.nogil
+def _gzip_size(source: i64, end: i64) -> i64:
+    """The size in the last trailer of gzip data (RFC 1952), -1 where the bytes are too few for one member."""
+    return load_u32_le(end - 4) if end - source >= GZIP_OVERHEAD else -1
+
+
+def stated_sizes(codec: i64, starts, ends, wanted_bytes: i64, sizes) -> int:
+    """What the data of gzip or zstd in leading ranges of addresses (int64[n] each) state of their size: see
+    `_gzip_size`, `_zstd_size`. How many it has looked at: until they state `wanted_bytes`. `sizes` is int64[n].
+    """
     start_at: i64 = address_of(starts)
     end_at: i64 = address_of(ends)
     size_at: i64 = address_of(sizes)
-    row: i64
+    row: i64 = 0
     rows: i64 = len(sizes)
+    source: i64
+    end: i64
+    size: i64
     with cython.nogil:
-        for row in range(rows):
-            store_native_i64(
-                size_at + 8 * row, _zstd_size(load_native_i64(start_at + 8 * row), load_native_i64(end_at + 8 * row))
-            )
+        while row < rows and wanted_bytes > 0:
+            source = load_native_i64(start_at + 8 * row)
+            end = load_native_i64(end_at + 8 * row)
+            size = _gzip_size(source, end) if codec == GZIP else _zstd_size(source, end)
+            store_native_i64(size_at + 8 * row, size)
+            wanted_bytes -= max(size, end - source)
+            row += 1
+    return row
 
 
 def lz4_room(source: i64, end: i64) -> int:

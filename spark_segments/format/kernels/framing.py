@@ -1,4 +1,4 @@
-"""Numbers of the framings of LZ4 and snappy that kernels share with the encoders."""
+"""Numbers of the codecs' framings that kernels share with the encoders."""
 
 from __future__ import annotations
 
@@ -9,3 +9,4 @@ LZ4_HEADER = 0x0422_4D18_6040_82
 XERIAL_START = 0x82_53_4E_41_50_50_59_00 - 2**64  # \x82SNAPPY\0 as an int64
 ZSTD_MAGIC = 0xFD2F_B528
 ZSTD_UNSTATED = -2  # the size of a frame that states none
+GZIP_OVERHEAD = 18  # the header and the trailer of a member

@@ -1,5 +1,6 @@
-"""What a kernel reads of zstd frames: their size, and whether a frame is all that there is."""
+"""What a kernel reads of the data of gzip and zstd: their size, and whether a frame of zstd is all that there is."""
 
+import gzip
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from spark_segments.format.kernels import block_codecs
 from spark_segments.format.kernels.framing import ZSTD_UNSTATED
+from spark_segments.format.layout import GZIP, ZSTD
 from tests.format.uncompiled import granted, uncompiled
 from verification.world.kafka_bytes.guarded import Guarded
 
@@ -20,12 +22,12 @@ texts = st.lists(st.tuples(st.binary(max_size=40), st.integers(1, 400)).map(lamb
 flips = st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(0, 255)), max_size=3)
 
 
-def stated(frame: bytes, kernels: Any = block_codecs) -> int:
+def stated(frame: bytes, kernels: Any = block_codecs, codec: int = ZSTD) -> int:
     """What a kernel says of a frame that ends with the memory."""
     start = INPUT.end - len(INPUT.hold(frame))
     sizes = np.empty(1, np.int64)
     with granted((start, INPUT.end)):
-        kernels.zstd_sizes(np.array([start]), np.array([INPUT.end]), sizes)
+        assert kernels.stated_sizes(codec, np.array([start]), np.array([INPUT.end]), 1, sizes) == 1
     return int(sizes[0])
 
 
@@ -40,6 +42,34 @@ def test_the_size_of_a_frame_is_what_it_states(size, checksum):
         assert stated(unsized) == ZSTD_UNSTATED
         for two in (frame + frame, unsized + frame, frame + b"x", frame[:-1], unsized[:-1]):
             assert stated(two) == -1
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000])
+def test_the_size_in_the_trailer_of_gzip_is_read(size):
+    data = gzip.compress(bytes(size))
+    for kernels in (block_codecs, uncompiled("format.kernels.block_codecs")):
+        assert stated(data, kernels, GZIP) == stated(data[-18:], kernels, GZIP) == size
+        assert stated(data[-17:], kernels, GZIP) == -1
+
+
+@pytest.mark.parametrize("codec", [GZIP, ZSTD])
+def test_no_more_is_read_than_states_what_is_wanted(codec):
+    """Of damaged data the kernel takes the size that they have."""
+    compressor = gzip.compress if codec == GZIP else zstandard.ZstdCompressor().compress
+    parts = [compressor(bytes(1000)), b"x" * 500, compressor(bytes(1000)), compressor(bytes(1000))]
+    if codec == GZIP:
+        parts[1] = b"x"
+    data = np.frombuffer(b"".join(parts), np.uint8)
+    ends = np.cumsum(list(map(len, parts))) + data.__array_interface__["data"][0]
+    starts = ends - list(map(len, parts))
+    second = len(parts[1])
+    for kernels in (block_codecs, uncompiled("format.kernels.block_codecs")):
+        with granted((starts[0], ends[-1])):
+            counts = [
+                kernels.stated_sizes(codec, starts, ends, wanted, np.empty(4, np.int64))
+                for wanted in (1, 1000, 1001, 1000 + second, 1001 + second, 5000)
+            ]
+        assert counts == [1, 1, 2, 2, 3, 4]
 
 
 @settings(deadline=None)
