@@ -21,7 +21,7 @@ from zlib_ng import zlib_ng
 
 from spark_segments.errors import CorruptBatchError, InvalidOptionError
 from spark_segments.format.kernels import block_codecs
-from spark_segments.format.kernels.framing import LZ4_BLOCK_BYTES, LZ4_STORED_BIT, ZSTD_UNSTATED
+from spark_segments.format.kernels.framing import LZ4_BLOCK_BYTES, LZ4_STORED_BIT
 from spark_segments.format.layout import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD
 
 # Kafka's defaults of compression.gzip.level (-1 there: zlib's 6), compression.lz4.level and compression.zstd.level.
@@ -47,6 +47,10 @@ MAX_DECOMPRESSED_LIMIT = 2**31 - 1
 # A declared size is allocated before a byte is decoded, so it is trusted only up to ratios that real data reach.
 BELIEVED_RATIO = 64
 BELIEVED_BYTES = 1024 * 1024
+
+# What data give, about, that state no size, such as zstd's from Kafka's Java writer.
+GUESSED_RATIO = 8
+GUESSED_BYTES = 64 * 1024
 
 _U32_LITTLE = struct.Struct("<I")
 _U32_BIG = struct.Struct(">I")
@@ -100,24 +104,28 @@ def decompress_at_once(
     frames, a declared size beyond trust, or damage.
     """
     address = pa.py_buffer(data).address
-    sizes = np.empty(len(starts), np.int64)
-    count = block_codecs.stated_sizes(codec, starts + address, ends + address, wanted_bytes, sizes)
-    sizes, starts, ends = sizes[:count], starts[:count], ends[:count]
-    compressed_bytes = ends - starts
-    limits = np.minimum(np.maximum(MAX_RATIO * compressed_bytes, MIN_DECOMPRESSED_LIMIT), MAX_DECOMPRESSED_LIMIT)
-    # Kafka's Java writer states no size.
-    guesses = np.minimum(np.maximum(8 * compressed_bytes, 64 * 1024), limits)
-    sizes = np.where(sizes == ZSTD_UNSTATED, guesses, sizes)
-    most = np.minimum(np.maximum(BELIEVED_RATIO * compressed_bytes, BELIEVED_BYTES), limits)
+    stated = np.empty((2, len(starts)), np.int64)
+    count = block_codecs.stated_sizes(codec, starts + address, ends + address, wanted_bytes, _bounds(), stated)
+    sizes, most = stated[:, :count]
     believed = (sizes > 0) & (sizes <= most)
-    if codec == GZIP:
-        # The library takes no limit, and the size in the trailer may be wrong.
-        believed &= MAX_RATIO * compressed_bytes <= limits
     count = len(believed) if believed.all() else int(np.argmin(believed))
     cuts = starts[:count].tolist(), ends[:count].tolist(), sizes[:count].tolist()
     if codec == GZIP:
         return _gzip_at_once(data, *cuts)
     return _zstd_at_once(data, *cuts, wanted_bytes)
+
+
+def _bounds() -> tuple[int, ...]:
+    """What bounds the output of a library, for kernels."""
+    return (
+        BELIEVED_RATIO,
+        BELIEVED_BYTES,
+        GUESSED_RATIO,
+        GUESSED_BYTES,
+        MAX_RATIO,
+        MIN_DECOMPRESSED_LIMIT,
+        MAX_DECOMPRESSED_LIMIT,
+    )
 
 
 def decompressed_limit(compressed_bytes: int) -> int:
@@ -313,7 +321,7 @@ def _zstd_at_once(
 
 
 def _expected_bytes(buffer: pa.Buffer, limit: int) -> int:
-    return int(min(max(8 * buffer.size, 64 * 1024), limit))
+    return int(min(max(GUESSED_RATIO * buffer.size, GUESSED_BYTES), limit))
 
 
 def _decompress_lz4(buffer: pa.Buffer, limit: int) -> pa.Buffer | None:

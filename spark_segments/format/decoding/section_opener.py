@@ -18,7 +18,8 @@ from spark_segments.format.window import Window
 
 # Bytes and batches decompressed at a time, at most. Fewer bytes cost more calls, more do not stay in a CPU's cache.
 OPENED_BYTES = 512 * 1024
-_MOST_OPENED = 1024
+_MOST_OPENED = 1024  # by a kernel
+_MOST_OPENED_AT_ONCE = 128  # by a library, which costs more than the lines around it
 
 KERNEL_CODECS = frozenset((LZ4, SNAPPY))
 LIBRARY_CODECS = frozenset((GZIP, ZSTD))
@@ -50,7 +51,7 @@ class SectionOpener:
         first is damaged; sections before a damaged one come without it.
         """
         wanted_bytes = max(1, min(wanted_bytes, OPENED_BYTES))
-        run = self._sections[first : first + _MOST_OPENED]
+        run = self._sections[first:]
         if self._keep:
             self._memory = None
             self._buffers = self._buffers[:1]
@@ -80,7 +81,7 @@ class SectionOpener:
         """
         if self._memory is None:
             self._memory = pa.allocate_buffer(OPENED_BYTES + _FRAME_ROOM_BYTES)
-        count = int(kernels.open_sections(sections, self._memory, wanted_bytes))
+        count = int(kernels.open_sections(sections[:_MOST_OPENED], self._memory, wanted_bytes))
         if self._keep and count:
             sections[:count, BUFFER] = len(self._buffers)
             sections[:count, BUFFER_ADDRESS] = self._memory.address
@@ -89,6 +90,7 @@ class SectionOpener:
 
     def _open_at_once(self, sections: np.ndarray, codec: int, wanted_bytes: int) -> int:
         """Decompresses leading sections of gzip or zstd. 0 where the first is left to `decompress`."""
+        sections = sections[:_MOST_OPENED_AT_ONCE]
         other = sections[:, CODEC] != codec
         same = sections[: int(np.argmax(other))] if other.any() else sections
         starts, ends = same[:, ADDRESS] - self._address, same[:, END] - self._address

@@ -437,25 +437,53 @@ def _gzip_size(source: i64, end: i64) -> i64:
     return load_u32_le(end - 4) if end - source >= GZIP_OVERHEAD else -1
 
 
-def stated_sizes(codec: i64, starts, ends, wanted_bytes: i64, sizes) -> int:
-    """What the data of gzip or zstd in leading ranges of addresses (int64[n] each) state of their size: see
-    `_gzip_size`, `_zstd_size`. How many it has looked at: until they state `wanted_bytes`. `sizes` is int64[n].
+def stated_sizes(codec: i64, starts, ends, wanted_bytes: i64, bounds, stated) -> int:
+    """Sets `stated` (int64[2, n]) of the data of gzip or zstd in leading ranges of addresses (int64[n] each): the size
+    that they state (see `_gzip_size`, `_zstd_size`), or a guess where they state none, and the largest that is believed
+    (-1: none is). How many it has looked at: until they state `wanted_bytes`.
+
+    `bounds`: the sizes that are believed and that are guessed, each as a ratio and at least so many bytes; then the
+    ratio, the least and the most of the limit of all.
     """
+    believed_ratio: i64 = bounds[0]
+    believed_bytes: i64 = bounds[1]
+    guessed_ratio: i64 = bounds[2]
+    guessed_bytes: i64 = bounds[3]
+    limit_ratio: i64 = bounds[4]
+    least_limit: i64 = bounds[5]
+    most_limit: i64 = bounds[6]
     start_at: i64 = address_of(starts)
     end_at: i64 = address_of(ends)
-    size_at: i64 = address_of(sizes)
+    size_at: i64 = address_of(stated)
     row: i64 = 0
-    rows: i64 = len(sizes)
+    rows: i64 = len(starts)
+    most_at: i64 = size_at + 8 * rows
     source: i64
     end: i64
+    stored: i64
+    limit: i64
     size: i64
+    most: i64
     with cython.nogil:
         while row < rows and wanted_bytes > 0:
             source = load_native_i64(start_at + 8 * row)
             end = load_native_i64(end_at + 8 * row)
-            size = _gzip_size(source, end) if codec == GZIP else _zstd_size(source, end)
+            stored = end - source
+            limit = min(max(limit_ratio * stored, least_limit), most_limit)
+            most = min(max(believed_ratio * stored, believed_bytes), limit)
+            if codec == GZIP:
+                size = _gzip_size(source, end)
+                # The library takes no limit, and the size in the trailer may be wrong.
+                if limit_ratio * stored > limit:
+                    most = -1
+            else:
+                size = _zstd_size(source, end)
+            # Too large a guess would end this early.
+            wanted_bytes -= max(size, stored)
+            if size == ZSTD_UNSTATED:
+                size = min(max(guessed_ratio * stored, guessed_bytes), limit)
             store_native_i64(size_at + 8 * row, size)
-            wanted_bytes -= max(size, end - source)
+            store_native_i64(most_at + 8 * row, most)
             row += 1
     return row
 
