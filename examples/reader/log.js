@@ -6,6 +6,7 @@ import { parquetReadObjects } from 'hyparquet'
 import { batches, records, Refused, safe } from './batches.js'
 
 const refuse = (why) => { throw new Refused(why) }
+const ACTIONS = ['commitInfo', 'protocol', 'metaData', 'add', 'remove', 'txn']
 const GONE = ['removed', 'deleting']
 
 async function parquet(file) {
@@ -175,7 +176,10 @@ async function files(table, version) {
     actions.push(...lines.map((line) => JSON.parse(line)))
   }
   const found = new Map()
-  for (const { protocol, remove, add } of actions) {
+  for (const action of actions) {
+    const other = Object.keys(action).find((name) => (action[name] ?? null) !== null && !ACTIONS.includes(name))
+    if (other) refuse(`an action ${other}, which may say anything of the files`) // M6
+    const { protocol, remove, add } = action
     if (protocol && (protocol.minReaderVersion > 1 || protocol.readerFeatures?.length)) refuse('a newer table') // M3
     if (remove) found.delete(decodeURIComponent(remove.path))
     if (add) found.set(decodeURIComponent(add.path), add.partitionValues.kind)

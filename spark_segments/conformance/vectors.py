@@ -20,7 +20,7 @@ Record = dict[str, Any]
 """partition, offset, timestamp (ms), timestampType, key, value (base64 or None), headers ([[name, base64 or None]])."""
 
 _RECORD = ("partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
-_EXPECTED = ("records", "topics", "offsets", "offset", "refused", "from")
+_EXPECTED = ("records", "topics", "offsets", "offset", "refused", "may_refuse", "from")
 _KAFKAS_TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 
 
@@ -28,7 +28,7 @@ _KAFKAS_TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTim
 class Vector:
     """One directory of the kit. `rules`: the rules of docs/format that it shows. `findings`: the rules that the judge
     of writers must find broken. `base`: another directory, whose files this one has, too, unless it has its own or they
-    are in `removed`.
+    are in `removed`. `then`: the directory whose files take the place of its own while a reader is under way.
     """
 
     root: Path
@@ -41,10 +41,13 @@ class Vector:
     base: str | None = None
     removed: Sequence[str] = ()
     findings: Sequence[str] = ()
+    then: str | None = None
 
     def lay_out(self, place: Path) -> Path:
-        """The directory, whole: below `place` where it is laid over another. It is only to be read."""
+        """The directory, whole: below `place` where it is laid over another, or changes. A reader only reads it."""
         directory = self.root / (self.log or self.kafka or "")
+        if self.then is not None:
+            return Path(shutil.copytree(directory, place / self.name / directory.name))
         if self.base is None:
             return directory
         target = place / self.name
@@ -54,6 +57,19 @@ class Vector:
         if directory.is_dir():
             shutil.copytree(directory, target, dirs_exist_ok=True)
         return target
+
+    def change(self, directory: Path) -> None:
+        """Gives the directory the files of `then`. Another content comes with another inode, as a cleaner's does."""
+        assert self.then is not None
+        files = {path.name: path.read_bytes() for path in sorted((self.root / self.then).iterdir())}
+        for name, content in files.items():
+            if not (directory / name).exists() or (directory / name).read_bytes() != content:
+                staged = directory / f"{name}.staged"
+                staged.write_bytes(content)
+                staged.rename(directory / name)
+        for path in sorted(directory.iterdir()):
+            if path.name not in files:
+                path.unlink()
 
     def ask(self, request: Request, directory: Path) -> Request:
         """The request as a reader gets it."""

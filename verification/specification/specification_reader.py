@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 import re
+import shutil
 import struct
 import sys
+import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -414,6 +417,48 @@ class KafkaPartition:
         return aborted, min(under_way.values(), default=self.log_end_offset)
 
 
+Listing = dict[str, tuple[int, int, int]]
+"""inode, size and modification time of each file, by name"""
+
+
+def copied(directory: Path, target: Path) -> Iterator[dict[str, Any]]:
+    """Copies the partition of a broker that runs, again until no file changed meanwhile (K4). Pauses after each file,
+    so that the kit can change what is still to be read.
+    """
+    while True:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        checkpoint = directory.parent / "log-start-offset-checkpoint"
+        if checkpoint.exists():
+            shutil.copy2(checkpoint, target.parent)
+        before = _listing(directory)
+        try:
+            for name, (_, size, _) in sorted(before.items()):
+                (target / name).write_bytes((directory / name).read_bytes()[:size])
+                yield {"paused": name}
+        except FileNotFoundError:
+            continue
+        if _is_unchanged(before, _listing(directory)):
+            return
+
+
+def _listing(directory: Path) -> Listing:
+    stats = {path.name: path.stat() for path in directory.iterdir()}
+    return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def _is_unchanged(before: Listing, after: Listing) -> bool:
+    last = max((name[:20] for name in before if name.endswith(".log")), default="")
+    for name, (inode, size, modified) in before.items():
+        inode_now, size_now, modified_now = after.get(name) or after.get(f"{name}.deleted") or (-1, -1, -1)
+        may_grow = name[:20] == last
+        if inode_now != inode or size_now < size or (size_now > size and not may_grow):
+            return False
+        if name.endswith(".log") and not may_grow and modified_now != modified:
+            return False
+    return True
+
+
 def _log_files(directory: Path) -> list[tuple[int, Path]]:
     """The .log files that are the log, by base offset."""
     named = {path.name: path for path in directory.iterdir() if re.fullmatch(r"\d{20}\.log(\.swap)?", path.name)}
@@ -481,9 +526,14 @@ class ManagedLog:
         """The latest version of a topic, or an earlier one."""
         table = self._directory / "_manifest" / topic
         files = _delta_files(table, version)
+        contents = {path: (kind, (table / unquote(path)).read_bytes()) for path, kind in files.items()}
+        return self.snapshot_of(contents)
+
+    def snapshot_of(self, files: Mapping[str, tuple[str, bytes]]) -> Snapshot:
+        """The version that has these files of rows, each with its kind."""
         rows: dict[str, list[dict[str, Any]]] = {"topic": [], "partition": [], "segment": [], "transaction": []}
-        for path, kind in files.items():
-            rows[kind] += pq.ParquetFile(table / unquote(path)).read().to_pylist()
+        for kind, content in files.values():
+            rows[kind] += pq.ParquetFile(pa.BufferReader(content)).read().to_pylist()
         [row] = rows["topic"]
         row["properties"] = dict(row["properties"])
         _check_version(int(row["properties"]["format.version"]))
@@ -609,14 +659,63 @@ def _delta_files(table: Path, version: int | None) -> dict[str, str]:
     return files
 
 
+ACTIONS = {"commitInfo", "protocol", "metaData", "add", "remove", "txn"}
+"""Those that this reader knows: what any other one says of the files of a version is not known (M6)."""
+
+
 def _apply(actions: list[dict[str, Any]], files: dict[str, str]) -> None:
     for action in actions:
+        if others := {name for name, value in action.items() if value is not None} - ACTIONS:
+            raise ValueError(f"unknown actions {others}")
         if (protocol := action.get("protocol")) and protocol["minReaderVersion"] > 1:
             raise ValueError(f"Delta reader version {protocol['minReaderVersion']}")
         if remove := action.get("remove"):
             files.pop(remove["path"], None)
         if add := action.get("add"):
             files[add["path"]] = dict(add["partitionValues"])["kind"]
+
+
+# What a lost manifest is rebuilt from
+
+
+def noted_files(log: Path, topic: str) -> dict[str, tuple[str, bytes]]:
+    """{path of a file of rows: its kind and content} of the last version that proven notes lead to."""
+    notes = [_note(path) for path in sorted((log / "_recovery" / topic).glob("*.note"))]
+    marks = {path.stem for path in (log / "_recovery" / topic).glob("*.made")}
+    files: dict[str, tuple[str, bytes]] = {}
+    version = -1
+    while True:
+        state = _state(files)
+        following = [note for note in notes if note["before"] == state and note["version"] == version + 1]
+        proven = [note for note in following if _is_proven(note, notes, marks)]
+        if not proven:
+            return files
+        [note] = proven
+        files = {path: file for path, file in files.items() if path not in note["removed"]} | note["files"]
+        version += 1
+
+
+def _note(path: Path) -> dict[str, Any]:
+    """A note, with the files that it adds, and its name."""
+    line, check, content = path.read_bytes().split(b"\n", 2)
+    note = json.loads(line)
+    if zlib.crc32(line) != json.loads(check)["crc32"] or zlib.crc32(content) != note["crc32"]:
+        raise ValueError(f"{path.name} is damaged")
+    files = {}
+    for added in note["added"]:
+        files[added["path"]] = (added["kind"], content[: added["size"]])
+        content = content[added["size"] :]
+    return {**note, "files": files, "name": path.stem}
+
+
+def _is_proven(note: dict[str, Any], notes: list[dict[str, Any]], marks: set[str]) -> bool:
+    """Whether the note's commit was made. That of its version in Delta's log would say so, too: here it is lost."""
+    after = [other["before"] for other in notes if other["version"] == note["version"] + 1]
+    return note["name"] in marks or note["after"] in after
+
+
+def _state(paths: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
 
 
 # The line protocol of the conformance kit
@@ -636,7 +735,17 @@ def _answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         partition = KafkaPartition(Path(request["directory"]))
         yield from _listed((0, record) for _, record in partition.records(committed=committed))
         return
+    if kind == "read_running":
+        with tempfile.TemporaryDirectory() as place:
+            target = Path(place) / Path(request["directory"]).name
+            yield from copied(Path(request["directory"]), target)
+            yield from _listed((0, record) for _, record in KafkaPartition(target).records(committed=committed))
+        return
     log = ManagedLog(Path(request["log"]))
+    if kind == "rebuild":
+        rebuilt = log.snapshot_of(noted_files(Path(request["log"]), request["topic"]))
+        yield from _read(log, rebuilt)
+        return
     if kind == "topics":
         yield {"topics": log.topics()}
         return
@@ -650,12 +759,16 @@ def _answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         found = log.offset_for_time(snapshot, request["partition"], request["timestamp"])
         yield {"offset": None if found is None else list(found)}
     elif kind == "read":
-        numbers = sorted(snapshot.partitions)
-        yield from _listed(
-            (number, record) for number in numbers for record in log.records(snapshot, number, committed=committed)
-        )
+        yield from _read(log, snapshot, committed=committed)
     else:
         yield {"unsupported": kind}
+
+
+def _read(log: ManagedLog, snapshot: Snapshot, *, committed: bool = False) -> Iterator[dict[str, Any]]:
+    numbers = sorted(snapshot.partitions)
+    return _listed(
+        (number, record) for number in numbers for record in log.records(snapshot, number, committed=committed)
+    )
 
 
 def _listed(found: Iterable[tuple[int, Record]]) -> Iterator[dict[str, Any]]:
@@ -686,8 +799,9 @@ def _text(data: bytes | None) -> str | None:
 def main() -> None:
     for line in sys.stdin:
         for answer in answers(json.loads(line)):
-            print(json.dumps(answer))
-        sys.stdout.flush()
+            print(json.dumps(answer), flush=True)
+            if "paused" in answer:
+                sys.stdin.readline()
 
 
 if __name__ == "__main__":

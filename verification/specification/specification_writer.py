@@ -410,12 +410,20 @@ class Topic:
         return add_action(path, kind, (self.log / place).stat().st_size, rows if stats else None)
 
     def write_noted(
-        self, number: int, operation: str, before: Sequence[str], removed: Sequence[dict], added: Sequence[dict]
+        self,
+        number: int,
+        operation: str,
+        before: Sequence[str],
+        removed: Sequence[dict],
+        added: Sequence[dict],
+        *,
+        name: str | None = None,
+        is_marked: bool = True,
     ) -> list[str]:
-        """Writes the note and the mark of a commit, whose id has 32 digits. `removed`, `added`: actions. Returns the
-        paths of the version that it makes.
+        """Writes the note of a commit and, where it was made and its writer lived on, the mark. `removed`, `added`:
+        actions. `name`: its id, of 32 digits, and its try. Returns the paths of the version that it makes.
         """
-        name = f"{number:032x}-0"
+        name = name or f"{number:032x}-0"
         gone = [action["remove"]["path"] for action in removed]
         files = []
         for action in (action["add"] for action in added):
@@ -425,7 +433,8 @@ class Topic:
         path = f"_recovery/{self.name}/{number:020d}.{name}"
         content = note(self.name, number, name, operation, START_MS, before=before, removed=gone, added=files)
         self.write(f"{path}.note", content)
-        self.write(f"{path}.made", b"{}\n")
+        if is_marked:
+            self.write(f"{path}.made", b"{}\n")
         return [*(one for one in before if one not in gone), *(file[0] for file in files)]
 
     def write_commit(self, number: int, actions: Sequence[dict]) -> None:

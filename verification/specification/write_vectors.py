@@ -1067,6 +1067,114 @@ def write_least_timestamps(log: Path) -> Sequence[Vector]:
     return [read(topic.records), {**at, "offset": [105, START_MS + 105]}]
 
 
+def write_sidecar_files(log: Path) -> Sequence[Vector]:
+    """A checkpoint of Delta's second kind: its rows of segments are named by a file of its own, by another action."""
+    topic = plain(log)
+    topic.commit()
+    delta = log / "_manifest/orders/_delta_log"
+    actions = [json.loads(line) for line in (delta / f"{0:020d}.json").read_text().splitlines()][1:]
+    segments = [action for action in actions if "kind=segment" in action.get("add", {}).get("path", "")]
+    _write_checkpoint(log, "orders", 0, segments)
+    checkpoint = delta / f"{0:020d}.checkpoint.parquet"
+    (delta / "_sidecars").mkdir()
+    file = checkpoint.rename(delta / "_sidecars/016ae953-37a9-438e-8683-9a9a4a79a395.parquet")
+    _write_checkpoint(log, "orders", 0, [action for action in actions if action not in segments])
+    rows = pq.read_table(checkpoint)
+    sidecar = {"path": file.name, "sizeInBytes": file.stat().st_size, "modificationTime": START_MS}
+    types = [(name, pa.string() if name == "path" else pa.int64()) for name in sidecar]
+    schema = rows.schema.append(pa.field("sidecar", pa.struct(types)))
+    named = pa.Table.from_pylist([*rows.to_pylist(), {"sidecar": sidecar}], schema)
+    pq.write_table(named, checkpoint, compression="snappy")
+    return [read(topic.records, may_refuse=True)]
+
+
+def write_object_in_two_commits(log: Path) -> Sequence[Vector]:
+    """The rows of an object's two runs, each by a commit of its own."""
+    topic = plain(log)
+    later = topic.segments.pop()
+    topic.partitions[1] |= {"log_end_offset": 0, "last_stable_offset": 0}
+    topic.commit()
+    path = log / f"_manifest/orders/_delta_log/{0:020d}.json"
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    topic.write_commit(0, [_identified(0), *actions[1:]])
+    files = topic.write_noted(0, "create", [], [], [action for action in actions if "add" in action])
+    moved = {**topic.partitions[1], "log_end_offset": 2, "last_stable_offset": 2}
+    added = [topic.add("partition", [topic.partitions[0], moved], "part-1"), topic.add("segment", [later], "part-1")]
+    removed = {"remove": {"path": "kind=partition/part-0.parquet", "dataChange": True, "deletionTimestamp": START_MS}}
+    topic.write_commit(1, [_identified(1), *added, removed])
+    topic.write_noted(1, "append", files, [removed], added)
+    return [read(topic.records)]
+
+
+def _noted_appends(log: Path) -> Topic:
+    """Two appends with notes, of which the second alone has a mark; a note of each writer that came too late for the
+    second, or died before it had made a third.
+    """
+    topic = Topic(log)
+    topic.partition()
+    topic.commit()
+    path = log / f"_manifest/orders/_delta_log/{0:020d}.json"
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    topic.write_commit(0, [_identified(0), *actions[1:]])
+    files = topic.write_noted(0, "create", [], [], [action for action in actions if "add" in action])
+    for number in (1, 2):
+        before = files
+        removed, added = _appended_rows(topic, number, f"part-{number}")
+        topic.write_commit(number, [_identified(number), *added, *removed])
+        files = topic.write_noted(number, "append", before, removed, added, is_marked=number == 2)
+    records = list(topic.records)
+    for number, state, name in ((2, before, "late"), (3, files, "dead")):
+        removed, added = _appended_rows(topic, number, name)
+        other = f"{0xF0 + number:032x}-0"
+        topic.write_noted(number, "append", state, removed, added, name=other, is_marked=False)
+    topic.records[:] = records
+    return topic
+
+
+def _appended_rows(topic: Topic, number: int, name: str) -> tuple[list[dict], list[dict]]:
+    """The actions, removing and adding, of the append that makes a version: two records more."""
+    row = topic.chunk([batch(0, 2, first=2 * number - 2)], 2 * number - 2)
+    after = {**topic.partitions[0], "log_end_offset": 2 * number, "last_stable_offset": 2 * number}
+    path = f"kind=partition/part-{number - 1}.parquet"
+    removed = {"remove": {"path": path, "dataChange": True, "deletionTimestamp": START_MS}}
+    return [removed], [topic.add("partition", [after], name), topic.add("segment", [row], name)]
+
+
+def write_unproven_note(log: Path) -> Sequence[Vector]:
+    """Notes of appends that were not made, beside a manifest."""
+    topic = _noted_appends(log)
+    return [read(topic.records), {"request": "offsets", "topic": "orders", "offsets": {"0": [0, 4]}}]
+
+
+def write_lost_manifest(log: Path) -> Sequence[Vector]:
+    """The same notes without the manifest: what it said follows from the note of the first append, which the second
+    one's proves, and from that one's, which has a mark.
+    """
+    topic = _noted_appends(log)
+    shutil.rmtree(log / "_manifest/orders")
+    rebuilt = {"request": "rebuild", "topic": "orders", "records": topic.records}
+    return [{"request": "topics", "topics": []}, refused(), rebuilt]
+
+
+def write_running(log: Path, *, is_merged: bool) -> Sequence[Vector]:
+    """A partition that a broker cleans while it is read. `is_merged`: the cleaner makes one segment of two."""
+    keys = {0: b"a", 1: b"b", 2: b"a", 3: b"c", 4: b"c"}
+
+    def segment(base: int, *offsets: int, last: int) -> Batch:
+        return Batch([changed_record(record(at, key=keys[at]), at - base) for at in offsets], base, last_delta=last)
+
+    whole = {0: [segment(0, 0, 1, last=1)], 2: [segment(2, 2, 3, last=1)], 4: [segment(4, 4, last=0)]}
+    cleaned = {0: [segment(0, 1, last=1)], 2: [segment(2, 2, last=1)], 4: whole[4]}
+    if is_merged:
+        cleaned = {0: [*cleaned[0], *cleaned.pop(2)], 4: whole[4]}
+    for directory, segments in (("orders-0", whole), ("after", cleaned)):
+        (log / directory).mkdir(parents=True)
+        for base, batches in segments.items():
+            (log / directory / f"{base:020d}.log").write_bytes(b"".join(one.data for one in batches))
+    records = [{"partition": 0, **one} for batches in cleaned.values() for part in batches for one in part.read(0)]
+    return [{"request": "read_running", "isolation_level": "read_uncommitted", "records": records}]
+
+
 def write_for_other_writers(
     log: Path, *, protocol: Mapping[str, int], configuration: Mapping[str, str]
 ) -> list[Vector]:
@@ -1156,9 +1264,20 @@ def main(directory: Path) -> None:
     writer.whole("writer-version-3", "a table that asks writers for more", "M4", newer)
     only = partial(write_for_other_writers, protocol={}, configuration={"delta.appendOnly": "true"})
     writer.whole("append-only", "a table that takes no removals", "M32", only)
+    sidecars = "a checkpoint that names a file of actions"
+    writer.whole("sidecar-files", sidecars, "M6", write_sidecar_files)
+    objects = "rows of an object in two commits"
+    writer.whole("object-in-two-commits", objects, "O4", write_object_in_two_commits, findings=["O4"])
+    writer.whole("unproven-notes", "notes of appends that were not made", "D10", write_unproven_note)
+    writer.whole("lost-manifest", "what a rebuild of a lost manifest has", "D7 D10", write_lost_manifest)
     asked = list(write_overlapping(writer.directory / "overlapping"))
     overlapping = {"name": "overlapping", "about": "Kafka's segments that overlap", "rules": ["K3"]}
     writer.index.append({**overlapping, "kafka": "vectors/overlapping/orders-0", "requests": asked})
+    for name, is_merged in (("running-cleaned", False), ("running-merged", True)):
+        asked = list(write_running(writer.directory / name, is_merged=is_merged))
+        running = {"name": name, "about": "a broker cleans a partition while it is read", "rules": ["K4"]}
+        place = f"vectors/{name}"
+        writer.index.append({**running, "kafka": f"{place}/orders-0", "then": f"{place}/after", "requests": asked})
     index = [witness("format-2", "a log directory of format version 2", "D8 R4 R5 O1")]
     index += [*writer.index, *of_kafka()]
     lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in index)

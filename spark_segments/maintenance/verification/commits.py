@@ -6,21 +6,24 @@ be written again for as long as the manifest is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_segments.errors import SegmentsError
 from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.files.commit_notes import CommitNotes, digest_of, notes_of, read_note
-from spark_segments.log.manifest.files.delta.actions import is_fence
+from spark_segments.log.manifest.files.delta.actions import REBUILD, added_file, is_fence
 from spark_segments.log.manifest.files.delta.delta_log import manifest_directory, unbroken
+from spark_segments.log.manifest.files.row_files import RowFile
 from spark_segments.log.manifest.manifest import CHECKPOINT_VERSIONS
 from spark_segments.log.manifest.recovery.missing_notes import LoggedCommit, commits_down_from, write_note
+from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.state.recovery_copy import has_notes
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
-from spark_segments.storage.delta import commit_info
+from spark_segments.storage.delta import commit_info, paths_of
 
 if TYPE_CHECKING:
     from spark_segments.maintenance.verification.verify import VerifiedTopic
@@ -30,11 +33,14 @@ _PERIODS = 2
 
 
 def check_commits(topic: VerifiedTopic, state: TableState) -> None:
-    """Checks the notes, the checkpoints and, in a deep look, the ids of commits. A repair writes notes again."""
+    """Checks the notes, the checkpoints and, in a deep look, the ids of commits and what they add of shared objects. A
+    repair writes notes again.
+    """
     log = topic.log.manifest(topic.name).log
     _check_checkpoints(log, state, topic.findings)
     if topic.is_deep:
         _check_ids(log, state, topic.findings)
+        _check_objects(log, state, topic.findings)
     _check_notes(topic, log, state)
 
 
@@ -70,6 +76,58 @@ def _check_ids(log: TopicLog, state: TableState, findings: Findings) -> None:
                 expected="commitId and attempt",
                 found={name: info.get(name) for name in ("commitId", "attempt")},
             )
+
+
+def _check_objects(log: TopicLog, state: TableState, findings: Findings) -> None:
+    """All rows of a shared object come in one commit. Vacuum deletes the object once no row names it: a row that came
+    later would name a file that is gone.
+    """
+    positions = state.snapshot.segments.column("index_position")
+    if positions.null_count == len(positions):
+        return
+    commits: dict[str, list[int]] = {}
+    kinds: dict[str, str] = {}
+    for version in unbroken([version for version in log.delta.log_files().commits if version <= state.version]):
+        for path in sorted(_objects_added(log, version, kinds)):
+            commits.setdefault(path, []).append(version)
+    for path, versions in commits.items():
+        if len(versions) > 1:
+            findings.add(
+                "Rows of a shared object came in several commits",
+                rule="O4",
+                path=path,
+                expected="all rows of an object in one commit",
+                found=f"versions {', '.join(map(str, versions))}",
+            )
+
+
+def _objects_added(log: TopicLog, version: int, kinds: dict[str, str]) -> set[str]:
+    """The shared objects of which a commit adds rows that the version before it lacks; none where vacuum took what
+    says so. `kinds`: of all files of rows so far, by path.
+    """
+    try:
+        actions = log.delta.actions(version)
+        added = [added_file(action["add"]) for action in actions if "add" in action]
+        kinds.update((file.path, file.kind) for file in added)
+        if commit_info(actions).get("change") == REBUILD:  # says anew what all commits before it said
+            return set()
+        removed = paths_of(actions, "remove")
+        if not kinds.keys() >= set(removed):  # what the oldest commits added: those are gone, and their kinds with them
+            return set()
+        before = [added_file({"path": path, "partitionValues": {KIND: kinds[path]}}) for path in removed]
+        return {path for path, *_ in _runs(log, added) - _runs(log, before)}
+    except (FileNotFoundError, SegmentsError):
+        return set()
+
+
+def _runs(log: TopicLog, files: Sequence[RowFile]) -> set[tuple[str, int, int]]:
+    """(path, partition, position) of the rows of shared objects in these files."""
+    runs: set[tuple[str, int, int]] = set()
+    for rows in log.store.read_all([file for file in files if file.kind == SEGMENT_KIND]):
+        named = rows.filter(pc.is_valid(rows.column("index_position")))
+        columns = (named.column(name).to_pylist() for name in ("path", "partition", "position"))
+        runs.update(zip(*columns, strict=True))
+    return runs
 
 
 def _check_notes(topic: VerifiedTopic, log: TopicLog, state: TableState) -> None:
