@@ -117,12 +117,13 @@ class _Written:
         offsets: dict[str, list[int]] = answer["done"]
         return offsets
 
-    def refused(self, task: Task) -> None:
+    def refused(self, task: Task, rule: str) -> None:
+        """Gives a task that a rule forbids."""
         answer = self.writer({**task, "log": str(self.log), "topic": TOPIC})
         if "unsupported" in answer:
             raise UnsupportedError(str(answer["unsupported"]))
         if "refused" not in answer:
-            raise WrongError(f"{task['task']}: expected that it is refused, found {json.dumps(answer)[:300]}")
+            raise WrongError(f"{rule}: {task['task']}: expected that it is refused, found {json.dumps(answer)[:300]}")
 
     def keep(self, records: Sequence[Record], offsets: dict[str, list[int]]) -> None:
         by_partition: dict[int, list[Record]] = defaultdict(list)
@@ -146,7 +147,7 @@ def _creates(written: _Written) -> None:
 
 def _creates_once(written: _Written) -> None:
     written.create()
-    written.refused({"task": "create", "partitions": 1, "config": {}})
+    written.refused({"task": "create", "partitions": 1, "config": {}}, "W22")
 
 
 def _appends(written: _Written) -> None:
@@ -175,7 +176,7 @@ def _sends_again(written: _Written) -> None:
     if written.done({"task": "append", "records": records, "transaction": transaction}):
         raise WrongError("expected no offsets of a transaction that is there already")
     older = {"application_id": "feed", "version": 6}
-    written.refused({"task": "append", "records": records, "transaction": older})
+    written.refused({"task": "append", "records": records, "transaction": older}, "W10")
     written.append(written.new_records(4), transaction={"application_id": "feed", "version": 8})
 
 
@@ -183,7 +184,7 @@ def _refuses_no_key(written: _Written) -> None:
     written.create(cleanup_policy="compact")
     written.append(written.new_records(4))
     records = [{**record, "key": None} for record in written.new_records(1)]
-    written.refused({"task": "append", "records": records})
+    written.refused({"task": "append", "records": records}, "W12")
 
 
 def _finds_a_lost_reply(written: _Written) -> None:
@@ -272,10 +273,10 @@ def _problems(written: _Written, judge: Judge, read: LogReader) -> Iterator[str]
     found = read(written.log, TOPIC)
     for mine, theirs in zip(expected, found, strict=False):
         if mine != theirs:
-            yield f"expected the record {json.dumps(mine)[:300]}, found {json.dumps(theirs)[:300]}"
+            yield f"read: expected the record {json.dumps(mine)[:300]}, found {json.dumps(theirs)[:300]}"
             return
     if len(expected) != len(found):
-        yield f"expected {len(expected)} records, found {len(found)}"
+        yield f"read: expected {len(expected)} records, found {len(found)}"
 
 
 def _without_marks(log: Path) -> Iterator[str]:

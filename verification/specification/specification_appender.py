@@ -51,6 +51,9 @@ FAULTS = {
 }
 """What the writer may do wrong, each with the rule that it breaks."""
 
+FOLLOWING = {"no commit id": "W23"}
+"""A further rule that is broken then: the note of a commit is named by the commit's id."""
+
 
 class RefusedError(Exception):
     """What is asked for is not allowed. Nothing was committed."""
@@ -126,6 +129,16 @@ class Appender:
         self._add(commit, "partition", rows)
         if not self._sent(Version(-1, {}, {}), commit, uuid.uuid4().hex, 0):
             raise RefusedError(f"topic {self.name} is there")
+
+    def alter(self, config: Mapping[str, str]) -> None:
+        """Gives the topic other settings, of whatever values."""
+        version = self.version()
+        commit = Commit("alter")
+        self._rewrite(
+            commit, version, "topic", lambda row: {**row, "properties": {**dict(row["properties"]), **config}}
+        )
+        if not self._sent(version, commit, uuid.uuid4().hex, 0):
+            raise RefusedError("another commit came first")
 
     def append(
         self, records: Mapping[int, Sequence[Record]], transaction: tuple[str, int] | None = None

@@ -94,7 +94,7 @@ class DeepLook:
         """Checks, and counts the bytes that were read."""
         named = set() if self.by_kafka else well_named(self.snapshot)
         if not self.by_kafka:
-            self.settings = earlier_settings(self.topic.log, self.snapshot)
+            self.settings = earlier_settings(self.topic.log, self.snapshot, self.topic.warnings)
         for partitions in self._waves():
             facts = self._facts(partitions, named)
             if not self.by_kafka:  # recovery has compared the sidecars that Kafka wrote with the log

@@ -6,11 +6,10 @@ restore brought were judged by others: they are passed over, and so is what came
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import InvalidOptionError, SegmentsError
@@ -23,7 +22,7 @@ from spark_segments.log.manifest.state.captures import Captured
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import TopicLog
 from spark_segments.log.manifest.topic_row import topic_of
-from spark_segments.storage.delta import commit_info
+from spark_segments.storage.delta import Action, commit_info
 
 _CAPTURE = "capture"
 _BRING_RECORDS = frozenset(
@@ -102,54 +101,93 @@ class EarlierSettings:
         return largest
 
 
-def earlier_settings(log: LogDirectory, snapshot: Snapshot) -> dict[int, EarlierSettings]:
-    """By partition, what Delta's log says; empty where it says nothing. What a follower has is its leader's."""
+def earlier_settings(log: LogDirectory, snapshot: Snapshot, warnings: list[str]) -> dict[int, EarlierSettings]:
+    """By partition, what Delta's log says; empty where it says nothing. What a follower has is its leader's.
+
+    `warnings`: gets a sentence for each commit that cannot be read. What came up to the next change is passed over.
+    """
     if snapshot.role == FOLLOWER:
         return {}
-    try:
-        return _found(log, snapshot)
-    except (FileNotFoundError, InvalidOptionError, SegmentsError, KeyError, ValueError, pa.ArrowException):
-        return {}  # vacuum took what would say it
-
-
-def _found(log: LogDirectory, snapshot: Snapshot) -> dict[int, EarlierSettings]:
     topic_log = log.manifest(snapshot.topic).log
-    versions = [version for version in topic_log.versions() if version <= snapshot.version]
-    start, changes = _changes(topic_log, versions)
-    ends = [_log_ends(topic_log, version) for version in (start, *changes)]
-    configs = [topic_log.state(version).snapshot.config for version in (start, *changes)]
-    limits = tuple(WriterLimits.of(topic_config(config, log.defaults)) for config in configs)
+    periods: list[_Period] = []
+    for version in _starts(topic_log, snapshot.version, warnings):
+        try:
+            period = _period(topic_log, version, log.defaults)
+        except _UNREADABLE as error:
+            _warn(warnings, snapshot.topic, version, error)
+            period = None
+        periods = [] if period is None else [*periods, period]
     settings = {}
-    for row in snapshot.partition_rows:
+    for row in snapshot.partition_rows if periods else ():
         number = row.partition
         captured = Captured.end(snapshot.states, number)
-        starts = tuple(max(at.get(number, 0), captured) for at in ends)
-        settings[number] = EarlierSettings(starts, limits)
+        starts = tuple(max(ends.get(number, 0), captured) for ends, _ in periods)
+        settings[number] = EarlierSettings(starts, tuple(limits for _, limits in periods))
     return settings
 
 
-def _changes(topic_log: TopicLog, versions: Sequence[int]) -> tuple[int, list[int]]:
-    """(the version behind which all commits are appends or jobs, the versions after it with another topic's row)."""
-    start = versions[0]
-    changes: list[int] = []
+_Period = tuple[dict[int, int], WriterLimits]
+"""The log ends of the partitions when settings came, and these."""
+
+_UNREADABLE = (SegmentsError, KeyError, ValueError)
+"""What rows and settings raise that another program got wrong, or a disk."""
+
+
+def _warn(warnings: list[str], topic: str, version: int, error: Exception) -> None:
+    """Once for each reason: a file that cannot be read is that of many versions."""
+    if any(str(error) in warning for warning in warnings):
+        return
+    warnings.append(
+        f"The settings of topic {topic} at version {version} cannot be read ({error}): the records that were appended "
+        "from there to the next change of settings are held against none"
+    )
+
+
+def _starts(topic_log: TopicLog, last: int, warnings: list[str]) -> list[int]:
+    """The versions from which other settings hold, of the last versions among which all commits are appends or jobs."""
+    starts: list[int] = []
     properties: object = None
-    for version in versions:
-        actions = topic_log.delta.actions(version)
+    for version in [version for version in topic_log.versions() if version <= last]:
+        try:
+            actions = topic_log.delta.actions(version)
+            config = _config_in(topic_log, actions)
+        except FileNotFoundError:  # vacuum took it
+            starts = []
+            properties = None
+            continue
+        except _UNREADABLE as error:
+            _warn(warnings, topic_log.topic, version, error)
+            starts = []
+            properties = None
+            continue
         if is_fence(actions):
             continue
         if commit_info(actions).get("change") in _BRING_RECORDS:
-            start, changes, properties = version, [], None
-        files = [added_file(action["add"]) for action in actions if "add" in action]
-        topics = [file for file in files if file.kind == TOPIC_KIND]
-        if topics and version != start:
-            [row] = topic_log.store.read_all(topics)
-            config = dict(topic_of(row).config)
-            if config != properties:
-                changes.append(version)
-                properties = config
-    return start, changes
+            starts = [version]
+            properties = None
+        elif not starts:
+            starts = [version]
+        elif config is not None and config != properties:
+            starts.append(version)
+            properties = config
+    return starts
 
 
-def _log_ends(topic_log: TopicLog, version: int) -> dict[int, int]:
-    rows = topic_log.state(version).snapshot.partition_rows
-    return {row.partition: row.log_end_offset for row in rows}
+def _config_in(topic_log: TopicLog, actions: Sequence[Action]) -> dict[str, str] | None:
+    """The settings in a topic row that a commit writes; None where it writes none."""
+    files = [added_file(action["add"]) for action in actions if "add" in action]
+    topics = [file for file in files if file.kind == TOPIC_KIND]
+    if not topics:
+        return None
+    [rows] = topic_log.store.read_all(topics)
+    return dict(topic_of(rows).config)
+
+
+def _period(topic_log: TopicLog, version: int, defaults: Mapping[str, str]) -> _Period | None:
+    """None where vacuum took what would say it."""
+    try:
+        snapshot = topic_log.state(version).snapshot
+        ends = {row.partition: row.log_end_offset for row in snapshot.partition_rows}
+    except (FileNotFoundError, InvalidOptionError):
+        return None
+    return ends, WriterLimits.of(topic_config(snapshot.config, defaults))

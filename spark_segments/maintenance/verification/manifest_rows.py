@@ -68,8 +68,9 @@ def check_rows(snapshot: Snapshot, findings: Findings) -> None:
     for number in sorted(strangers):
         findings.add("Segments of a partition that the topic does not have", rule="D4", partition=number)
     _check_values(live, snapshot, findings)
-    # An import by an earlier version, from files without a producer snapshot, left no other trace than this entry.
-    is_imported = PARTITIONS_ADDED in snapshot.states or bool(CopiedEnd.of(snapshot.states))
+    # An import by an earlier version, from files without a producer snapshot, left no other trace than the entry which
+    # says that nobody knows when partitions were added.
+    is_imported = snapshot.states.get(PARTITIONS_ADDED) == "[]" or bool(CopiedEnd.of(snapshot.states))
     is_from_elsewhere = is_imported or any(map(Captured.is_state, snapshot.states))
     for row in partitions:
         _check_partition(row, is_from_elsewhere, findings)

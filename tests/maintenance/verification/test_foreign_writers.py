@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
 
 from spark_segments import LogDir
 from spark_segments.maintenance import verify
-from verification.specification.specification_appender import CHECKPOINT_VERSIONS, FAULTS, Appender
+from verification.specification.specification_appender import CHECKPOINT_VERSIONS, FAULTS, FOLLOWING, Appender
 from verification.specification.specification_writer import Record
 
 CONFIG = {"segment.bytes": "100000", "max.message.bytes": "20000", "cleanup.policy": "compact"}
@@ -35,7 +36,16 @@ def written(root: Path, fault: str | None) -> LogDir:
 def test_what_a_writer_does_wrong_is_found_with_its_rule(fault, tmp_path):
     log = written(tmp_path, fault)
     rules = {finding.rule for finding in verify(log, deep=True).findings}
-    assert FAULTS[fault] in rules and rules <= {FAULTS[fault], "W23"}  # a commit without an id has no note, too
+    assert rules == {FAULTS[fault], FOLLOWING.get(fault, FAULTS[fault])}
+
+
+def test_partitions_that_were_added_later_excuse_no_missing_epochs(tmp_path):
+    """The entry of their addition is that of a topic made here: an import has one that says nothing of the time."""
+    log = written(tmp_path, None)
+    log.topic("orders").alter(partitions=3)
+    Appender(tmp_path, "orders", "no epochs").append({0: [Record(0, b"v", b"k")], 2: [Record(0, b"v", b"k")]})
+    findings = verify(log, deep=True).findings
+    assert [(finding.rule, finding.partition) for finding in findings] == [("M13", 0), ("M13", 2)]
 
 
 def test_a_writer_that_does_nothing_wrong_has_no_finding(tmp_path):
@@ -54,3 +64,47 @@ def test_records_are_judged_by_the_settings_at_their_commit(tmp_path):
     Appender(tmp_path, "orders", "large batch").append({0: [Record(0, b"v" * 3000, b"k")] * 2})
     findings = verify(log, deep=True).findings
     assert {finding.rule for finding in findings} == {"M30"} and len(findings) == 1
+
+
+def test_settings_of_a_commit_that_cannot_be_read_are_a_warning(tmp_path):
+    """Another writer set a value that is none. What came while it was set is held against nothing."""
+    log = written(tmp_path, None)
+    appender = Appender(tmp_path, "orders", "large batch")
+    appender.alter({"retention.ms": "soon"})
+    appender.append({0: [Record(0, b"v" * 3000, b"k")] * 9})
+    log.topic("orders").alter({"retention.ms": "-1"})
+    report = verify(log, deep=True)
+    assert report.findings == []
+    [warning] = report.warnings
+    assert "settings" in warning and "version 2" in warning and "soon" in warning
+    appender.append({0: [Record(0, b"v" * 3000, b"k")] * 9})
+    assert {finding.rule for finding in verify(log, deep=True).findings} == {"M30"}
+
+
+def altered(root: Path) -> tuple[LogDir, Path]:
+    """A topic whose settings were changed, then appended to with a batch that is too large, in a directory that nobody
+    has read. And the file of rows that has the settings of before.
+    """
+    log = written(root / "read", None)
+    [path] = Path(root, "read/_manifest/orders/kind=topic").glob("*.parquet")
+    log.topic("orders").alter({"max.message.bytes": "4000"})
+    log.topic("orders").alter({"max.message.bytes": "5000"})
+    Appender(root / "read", "orders", "large batch").append({0: [Record(0, b"v" * 3000, b"k")] * 2})
+    copy = shutil.copytree(root / "read", root / "copy")
+    return LogDir.open(str(copy)), copy / path.relative_to(root / "read")
+
+
+def test_a_damaged_file_of_earlier_settings_is_a_warning(tmp_path):
+    log, path = altered(tmp_path)
+    path.write_bytes(path.read_bytes()[:40])
+    report = verify(log, deep=True)
+    assert {finding.rule for finding in report.findings} == {"M30"}
+    [warning] = report.warnings
+    assert "settings" in warning and path.name in warning
+
+
+def test_settings_that_vacuum_took_are_no_warning(tmp_path):
+    log, path = altered(tmp_path)
+    path.unlink()
+    report = verify(log, deep=True)
+    assert {finding.rule for finding in report.findings} == {"M30"} and report.warnings == []
