@@ -320,23 +320,7 @@ class Views:
                 return None
             with self._lock:
                 shown = self._shown.setdefault(name, _Shown(None, -1.0))
-        # While one thread reads the topic again, all others get the view before. Else they would queue, each with a
-        # view that is too old when its turn comes.
-        asked_seconds = time.monotonic()
-        if shown.lock.acquire(blocking=shown.view is None or is_newest):
-            try:
-                age = asked_seconds - shown.read_seconds
-                is_old = age >= (0 if is_newest else self.interval_seconds)
-                if shown.read_seconds < 0 or (is_old and not (self.is_fixed and shown.view)):
-                    before, shown.view = shown.view, self._read(name, shown.view)
-                    shown.read_seconds = time.monotonic()
-                    if shown.view is not before:
-                        with self._lock:
-                            waiting, shown.waiting = shown.waiting, WeakSet()
-                        for call in waiting:
-                            call.wake()
-            finally:
-                shown.lock.release()
+        self._refresh(name, shown, is_newest=is_newest)
         view = shown.view
         if view is None:
             with self._lock:
@@ -344,6 +328,43 @@ class Views:
             return None
         self._ids[view.topic_id] = name
         return view
+
+    def _refresh(self, name: str, shown: _Shown, *, is_newest: bool) -> None:
+        """Reads a topic again where its view is too old, and wakes the requests that wait for another view."""
+        # While one thread reads the topic again, all others get the view before. Else they would queue, each with a
+        # view that is too old when its turn comes.
+        asked_seconds = time.monotonic()
+        if not shown.lock.acquire(blocking=shown.view is None or is_newest):
+            return
+        try:
+            if self._is_due(shown, asked_seconds, is_newest=is_newest):
+                before = shown.view
+                shown.view = self._read(name, before)
+                shown.read_seconds = time.monotonic()
+                if shown.view is not before:
+                    self._wake(shown)
+        finally:
+            shown.lock.release()
+
+    def _is_due(self, shown: _Shown, asked_seconds: float, *, is_newest: bool) -> bool:
+        """Whether a view is too old for a request of this time."""
+        if shown.read_seconds < 0:
+            return True
+        if self.is_fixed and shown.view:
+            return False
+        # A thread that waited for the lock may find a view that was read after its own request: that is new enough, and
+        # the age is negative. By the time at which it got the lock, each of a hundred requests would read again.
+        age = asked_seconds - shown.read_seconds
+        return age >= (0 if is_newest else self.interval_seconds)
+
+    def _wake(self, shown: _Shown) -> None:
+        """Wakes the requests that wait for another view of a topic."""
+        # Taken out under the lock: a request that begins to wait now looks at the new view first (`watch`).
+        with self._lock:
+            waiting = shown.waiting
+            shown.waiting = WeakSet()
+        for call in waiting:
+            call.wake()
 
     def watch(self, view: ServedTopic, call: Call) -> bool:
         """Has a request woken once the topic is another than `view`; False: it is already."""
