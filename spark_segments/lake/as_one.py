@@ -19,7 +19,15 @@ from spark_segments.lake.noted import NotedTable
 from spark_segments.lake.request import own_formats
 from spark_segments.lake.rows import UNDATED, have_newer
 from spark_segments.lake.since import rival_parts, topic_since
-from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile, TableFormat, TablePositions, TableSettings
+from spark_segments.lake.table_format import (
+    DAY,
+    KEY_BYTES,
+    DataFile,
+    RowFacts,
+    TableFormat,
+    TablePositions,
+    TableSettings,
+)
 from spark_segments.lake.table_plan import Reason, what_happened
 from spark_segments.log import Eras, LogDirectory, Scan, Selection, Snapshot
 from spark_segments.quantities import wall_ms
@@ -174,7 +182,7 @@ def _joined(log: LogDirectory, scan: Scan, formats: Mapping[str, str] | None, ta
         scan = Scan.of(scan.storage, newest, selection=scan.selection, decoders=scan.decoders)
     half = _half(scan, formats, table, settings, before)
     topic = topic_since(log, newest, before)
-    why = what_happened(topic, before, now_ms, latest=settings.view is not None)
+    why = what_happened(topic, before, now_ms, latest=settings.is_latest)
     is_view = scan.selection.view is not None
     # Rows below a log start are left out one by one. Of a key in several partitions, an older record may be the newest
     # that is left then.
@@ -197,31 +205,18 @@ def _half(
     before: TablePositions,
 ) -> TableHalf:
     """The table's half of a scan, as far as the table alone says. Raises _Unfit."""
-    facts, selection = before.facts, scan.selection
-    is_typed = (formats or {}).get("key.format") is not None
-    key_column = KEY_BYTES if is_typed else "key"
+    facts = before.facts
     if facts is None:
         raise _Unfit("an earlier version of this package made it: make it again")
-    if settings.view is not None and selection.view is None:
-        raise _Unfit("it has the newest record of each key alone")
-    if selection.view is not None and settings.view is None:
-        _check_view_of_records(scan, is_typed=is_typed)
-    own = {name: text for name, text in (settings.formats or {}).items() if name != UNDATED}
-    if own != own_formats(formats or {}):
-        raise _Unfit(f"it was made {_as_words(own)}, and the query is {_as_words(own_formats(formats or {}))}")
-    if (settings.formats or {}).get(UNDATED, "").lower() == "null":
-        raise _Unfit("a timestamp may be null in it that is none in the log")
-    if facts.has_older_columns:
-        raise _Unfit("it has rows from before its columns changed: make it again")
-    if facts.has_gone:
-        raise _Unfit("the archive may have rows that left the topic by compaction, erasure or a restore")
-    if settings.view is not None and facts.has_passed_tombstones and selection.include_tombstones:
-        raise _Unfit("it has no tombstones, and the view has some")
-    if len(facts.timestamp_types) > 1:
-        raise _Unfit("its records have timestamps of both types, which it does not tell apart")
+    is_typed = (formats or {}).get("key.format") is not None
+    key_column = KEY_BYTES if is_typed else "key"
+    is_latest = settings.is_latest
+    _check_view(scan, is_latest=is_latest, is_typed=is_typed)
+    _check_formats(formats or {}, settings.formats or {})
+    _check_facts(scan.selection, facts, is_latest=is_latest)
     if table.partitioned_by not in ([], [DAY]) or not table.is_read_by_names():
         raise _Unfit("another program has changed its columns or its partitions")
-    _check_columns(scan, table, [key_column] if settings.view is not None else [])
+    _check_columns(scan, table, [key_column] if is_latest else [])
     files = table.files()
     if any("://" in file.path or file.path.startswith("/") for file in files):
         raise _Unfit("files of it lie elsewhere")
@@ -235,7 +230,38 @@ def _half(
     # A condition costs each query the count by the files' own numbers of rows.
     starts = {number: start for number, start in log_starts.items() if _may_have_below(files, number, start)}
     timestamp_type = facts.timestamp_types[0] if facts.timestamp_types else 0
-    return TableHalf(table, files, settings.view is not None, starts, timestamp_type, key_column)
+    return TableHalf(table, files, is_latest, starts, timestamp_type, key_column)
+
+
+def _check_view(scan: Scan, *, is_latest: bool, is_typed: bool) -> None:
+    """Raises _Unfit where a table of this view has not the records of the scan's. `is_typed`: its keys are."""
+    is_view = scan.selection.view is not None
+    if is_latest and not is_view:
+        raise _Unfit("it has the newest record of each key alone")
+    if is_view and not is_latest:
+        _check_view_of_records(scan, is_typed=is_typed)
+
+
+def _check_formats(formats: Mapping[str, str], of_table: Mapping[str, str]) -> None:
+    """Raises _Unfit where the columns of a table do not mean what those of a query with these formats do."""
+    asked = own_formats(formats)
+    own = {name: text for name, text in of_table.items() if name != UNDATED}
+    if own != asked:
+        raise _Unfit(f"it was made {_as_words(own)}, and the query is {_as_words(asked)}")
+    if of_table.get(UNDATED, "").lower() == "null":
+        raise _Unfit("a timestamp may be null in it that is none in the log")
+
+
+def _check_facts(selection: Selection, facts: RowFacts, *, is_latest: bool) -> None:
+    """Raises _Unfit where rows of a table are not what the log has now, or lack what a selection asks for."""
+    if facts.has_older_columns:
+        raise _Unfit("it has rows from before its columns changed: make it again")
+    if facts.has_gone:
+        raise _Unfit("the archive may have rows that left the topic by compaction, erasure or a restore")
+    if is_latest and facts.has_passed_tombstones and selection.include_tombstones:
+        raise _Unfit("it has no tombstones, and the view has some")
+    if len(facts.timestamp_types) > 1:
+        raise _Unfit("its records have timestamps of both types, which it does not tell apart")
 
 
 def _may_have_below(files: Sequence[DataFile], partition: int, offset: int) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_segments.errors import LogDirError
+from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.lake.rules import FromOffsets, OtherKeys, Rule, TypedKeys
 from spark_segments.lake.table_format import TablePositions
 from spark_segments.log import Erasure, Snapshot
@@ -28,6 +28,11 @@ class ErasedKeys:
     keys: Sequence[bytes] = ()
     forget: bool = False
     alike: bool = False
+
+    def check(self) -> None:
+        """Raises InvalidOptionError where options of keys have none."""
+        if (self.forget or self.alike) and not self.keys:
+            raise InvalidOptionError("Which keys?", expected="keys that an archive is to forget", found="none")
 
     def rules(
         self,

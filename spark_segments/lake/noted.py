@@ -55,13 +55,15 @@ class NotedTable:
     @classmethod
     def at(cls, place: TablePlace, table: TableFormat, settings: TableSettings) -> NotedTable:
         """The note of a table at a place."""
-        table_format = place.format_of(table)
+        from spark_segments.lake.request import format_of  # and Delta, which no note needs
+
+        table_format = format_of(table)
         columns = {field.name: str(field.type) for field in table.schema}
         return cls(table.storage.uri, table_format, settings.view, settings.archive, place.catalog, columns)
 
     def open(self, storage_options: Mapping[str, str]) -> TableFormat | None:
         """The table's newest version; None where there is none. Raises what `Tables.open` raises."""
-        from spark_segments.lake.request import TablePlace  # and Delta, which no note needs
+        from spark_segments.lake.request import TablePlace  # as in `at`
 
         place = TablePlace(self.uri, dict(storage_options), self.table_format, self.catalog)
         storage = Storage(self.uri, place.options)

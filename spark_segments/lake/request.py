@@ -56,10 +56,9 @@ class TablePlace:
         """The address of a topic's table."""
         return self.uri.replace(TOPIC, topic)
 
-    @staticmethod
-    def format_of(table: TableFormat) -> str:
-        """The format of a table: one of FORMATS."""
-        return DELTA if isinstance(table, TableBeside) else ICEBERG
+    def storage(self, topic: str) -> Storage:
+        """The storage whose root is a topic's table."""
+        return Storage(self.address(topic), self.options)
 
     def tables(self, storage: Storage) -> Tables:
         """The tables among which the one at the storage is, or is to be made."""
@@ -118,6 +117,11 @@ class TableRequest:
         if self.partition_by not in (None, *days):
             check_same(storage, partitions, self.partition_by)
         return settings
+
+
+def format_of(table: TableFormat) -> str:
+    """The format of a table: one of FORMATS."""
+    return DELTA if isinstance(table, TableBeside) else ICEBERG
 
 
 def own_formats(formats: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_segments.errors import LogDirError, StorageError, ValueFormatError
+from spark_segments.errors import InvalidOptionError, LogDirError, StorageError, ValueFormatError
 from spark_segments.execution import check_wanted
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.rules import PLACE, OtherKeys, Rule, places_of
@@ -23,6 +23,7 @@ from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile, RowFacts
 from spark_segments.log import Eras, Scan, ScanPart
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import FormatColumns
+from spark_segments.values.options import FAIL, NULL
 
 ROW_GROUP_BYTES = 64 << 20
 """A file is written in groups of rows of so many bytes in memory, or of ROW_GROUP_ROWS."""
@@ -78,6 +79,16 @@ class TableTarget:
     by_day: bool
     may_be_undated: bool
     is_latest: bool
+
+
+def may_be_undated(formats: Mapping[str, str]) -> bool:
+    """Whether a timestamp that a table cannot have becomes null, by the option UNDATED. Raises InvalidOptionError for
+    another value of it.
+    """
+    errors = formats.get(UNDATED, FAIL).lower()
+    if errors not in (FAIL, NULL):
+        raise InvalidOptionError(f"Option {UNDATED} has an unknown value", expected=f"{FAIL} or {NULL}", found=errors)
+    return errors == NULL
 
 
 def write_rows(log: Storage, target: TableTarget, by_keys: bool, parts: Sequence[ScanPart]) -> Written:

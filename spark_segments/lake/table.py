@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,12 +28,9 @@ from spark_segments.extensions import observed_job
 from spark_segments.lake.erased import ErasedKeys
 from spark_segments.lake.noted import NotedTable, forget_note, is_noted, note_table
 from spark_segments.lake.request import TablePlace, TableRequest
-from spark_segments.lake.table_format import TableFormat
+from spark_segments.lake.table_format import TableFormat, Tables
 from spark_segments.lake.update import TRIES, TableCall, Update
-from spark_segments.log import (
-    LogDirectory,
-    Report,
-)
+from spark_segments.log import LogDirectory, Report
 from spark_segments.progress import Progress
 from spark_segments.quantities import Time, moment_ms
 from spark_segments.storage import Storage
@@ -123,52 +121,79 @@ def table(
     place.check(names)
     request = TableRequest(view, archive, dict(formats or {}), partition_by)
     request.check()
-    if (forget or alike) and not keys:
-        raise InvalidOptionError("Which keys?", expected="keys that an archive is to forget", found="none")
+    erased = ErasedKeys(keys, forget, alike)
+    erased.check()
     report = Report("table", dry_run)
-    run = partial(run_tasks, spark=spark, progress=progress)
-    call = TableCall(log, request, ErasedKeys(keys, forget, alike), run, report)
-    wave_bytes = WAVE_BYTES_A_SLOT * task_slots(spark)
+    call = TableCall(log, request, erased, partial(run_tasks, spark=spark, progress=progress), report)
+    if forget_table:
+        for name in names:
+            _forget(call, place, name)
+        return report.finish()
+    updates = _Updates(call, place, WAVE_BYTES_A_SLOT * task_slots(spark), now_ms, existing, optimize_from)
     for name in names:
-        storage = Storage(place.address(name), place.options)
-        if forget_table:
-            if is_noted(log, name, storage.uri):
-                if not dry_run:
-                    forget_note(log, name, storage.uri)
-                report.add(name, None, "forget")
-            continue
-        LogDirectory.check_apart(storage)
+        LogDirectory.check_apart(place.storage(name))
         try:
-            tables = place.tables(storage)
-            if not existing or tables.open(storage) is not None:
-                _update(call, place, name, wave_bytes, now_ms)
-                if optimize_from is not None and not dry_run:
-                    _optimize(call, tables.open(storage), name, optimize_from)
+            updates.run(name)
         except SegmentsError as error:
+            # Options that no table can have are the caller's error. Of several topics, the tables of the others are
+            # still to be updated.
             if isinstance(error, InvalidOptionError) and len(names) == 1:
                 raise
             report.fail(name, None, error)
     return report.finish()
 
 
-def _update(call: TableCall, place: TablePlace, topic: str, wave_bytes: int, now_ms: Time | None) -> None:
-    """Updates the table of a topic, or says what an update would do. Raises CommitConflictError where other commits
-    come first every time.
+def _forget(call: TableCall, place: TablePlace, topic: str) -> None:
+    """Takes the topic's note of its table out, if there is one."""
+    uri = place.storage(topic).uri
+    if not is_noted(call.log, topic, uri):
+        return
+    if not call.report.dry_run:
+        forget_note(call.log, topic, uri)
+    call.report.add(topic, None, "forget")
+
+
+@dataclass(frozen=True, slots=True)
+class _Updates:
+    """The updates of a call, a table a topic. `wave_bytes`: how much of the log is written before a commit.
+    `existing_only`: topics without a table are passed over. `optimize_from`: from so many small files on they are
+    joined; None: never.
     """
-    storage = Storage(place.address(topic), place.options)
-    tables = place.tables(storage)
-    for _ in range(TRIES):
-        # The clock is read before the snapshot. With a later time the next run would take the table for younger than
-        # its rows, and could miss a tombstone that compaction has taken since.
-        at_ms = call.log.storage.now_ms() if now_ms is None else moment_ms(now_ms)
-        update = Update(call, topic, storage, tables, at_ms)
-        if call.report.dry_run or update.bring_up_to_date(wave_bytes):
-            update.note(topic)
-            _note(call, place, topic, update.table)
+
+    call: TableCall
+    place: TablePlace
+    wave_bytes: int
+    now_ms: Time | None
+    existing_only: bool
+    optimize_from: int | None
+
+    def run(self, topic: str) -> None:
+        """Updates the table of a topic, and joins its small files where there are many."""
+        storage = self.place.storage(topic)
+        tables = self.place.tables(storage)
+        if self.existing_only and tables.open(storage) is None:
             return
-    raise CommitConflictError(
-        "Other commits to the table keep coming first", path=storage.uri, hint="Run the job again"
-    )
+        self._update(topic, storage, tables)
+        if self.optimize_from is not None and not self.call.report.dry_run:
+            _optimize(self.call, tables.open(storage), topic, self.optimize_from)
+
+    def _update(self, topic: str, storage: Storage, tables: Tables) -> None:
+        """Updates a table, or says what an update would do. Raises CommitConflictError where other commits come first
+        every time.
+        """
+        call = self.call
+        for _ in range(TRIES):
+            # The clock is read before the snapshot. With a later time the next run would take the table for younger
+            # than its rows, and could miss a tombstone that compaction has taken since.
+            at_ms = call.log.storage.now_ms() if self.now_ms is None else moment_ms(self.now_ms)
+            update = Update(call, topic, storage, tables, at_ms)
+            if call.report.dry_run or update.bring_up_to_date(self.wave_bytes):
+                update.note(topic)
+                _note(call, self.place, topic, update.table)
+                return
+        raise CommitConflictError(
+            "Other commits to the table keep coming first", path=storage.uri, hint="Run the job again"
+        )
 
 
 def _note(call: TableCall, place: TablePlace, topic: str, table: TableFormat | None) -> None:

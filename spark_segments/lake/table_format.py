@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_segments.config import READ_COMMITTED
 from spark_segments.errors import LogDirError
-from spark_segments.log import Eras, Erasure, LeaderEpochs, Position, Snapshot
+from spark_segments.log import Eras, Erasure, LeaderEpochs, Position, Selection, Snapshot
 from spark_segments.replicas.role import role_of
 from spark_segments.storage import Storage
 
@@ -40,6 +40,11 @@ class TableSettings:
     archive: bool = False
     formats: Mapping[str, str] | None = None
     key_bytes: bool = False
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether the table has the newest record of each key, and no others."""
+        return self.view == Selection.LATEST_VIEW
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> TableSettings | None:

@@ -73,11 +73,6 @@ class TableSince:
     needs_new_files: bool = False
     erased: Sequence[Rule] = ()
 
-    @property
-    def is_latest(self) -> bool:
-        """Whether it has the newest record of each key, and no others."""
-        return self.settings.view == Selection.LATEST_VIEW
-
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
@@ -113,7 +108,7 @@ def plan_table(topic: TopicSince, table: TableSince, now_ms: int) -> TablePlan:
         )
     bounds = topic.snapshot.offset_bounds(READ_COMMITTED)
     # Nobody knows which row of a latest table a lost record has replaced, so that any reason replaces all of its rows.
-    if before is None or why in _IS_ANOTHER or (table.is_latest and why is not None):
+    if before is None or why in _IS_ANOTHER or (table.settings.is_latest and why is not None):
         return TablePlan(why, bounds, is_whole=True)
     # Only what follows a position is new:
     #
@@ -122,7 +117,7 @@ def plan_table(topic: TopicSince, table: TableSince, now_ms: int) -> TablePlan:
     #   log                                   |start--end) adds [start, end): what lies between left unread
     offsets = {number: (max(start, before.end(number)), end) for number, (start, end) in bounds.items()}
     plan = TablePlan(why, offsets)
-    if table.is_latest:
+    if table.settings.is_latest:
         return plan
     if table.needs_new_files:
         plan = dataclasses.replace(plan, rules=[(file, [FromOffsets({})]) for file in table.files])
@@ -137,11 +132,11 @@ def plan_table(topic: TopicSince, table: TableSince, now_ms: int) -> TablePlan:
 
 def _gravest_reason(topic: TopicSince, table: TableSince, now_ms: int) -> Reason | None:
     """Why the table may lack more than what follows its positions: by the topic, else by its own columns."""
-    why = what_happened(topic, table.before, now_ms, latest=table.is_latest)
+    why = what_happened(topic, table.before, now_ms, latest=table.settings.is_latest)
     if why is None and table.needs_new_files:
         return Reason.RETYPED
     # Bytes that differ may be equal once they are decoded, and a key is its bytes.
-    if why is None and table.is_latest and table.lacks_key_bytes:
+    if why is None and table.settings.is_latest and table.lacks_key_bytes:
         return Reason.KEYLESS
     return why
 

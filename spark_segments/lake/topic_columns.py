@@ -12,7 +12,6 @@ from spark_segments.lake.columns import check_columns, columns_of_both, lost_fie
 from spark_segments.lake.request import TableRequest, check_same
 from spark_segments.lake.rules import PLACE
 from spark_segments.lake.table_format import KEY_BYTES, NewColumns, TableFormat, TableSettings
-from spark_segments.log import Selection
 from spark_segments.values.batches import Decoder, FormatDecoders
 
 COLUMNS = ("key", "value", "headers", "partition", "offset", "timestamp")
@@ -39,7 +38,7 @@ class TopicColumns:
     @property
     def has_key_bytes(self) -> bool:
         """Whether the table is one that has the bytes of typed keys."""
-        by_keys = self.settings.archive or self.settings.view == Selection.LATEST_VIEW
+        by_keys = self.settings.archive or self.settings.is_latest
         return by_keys and self.key_decoder is not None
 
     def schema(self) -> pa.Schema:

@@ -19,17 +19,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.config import READ_COMMITTED
-from spark_segments.errors import (
-    InvalidOptionError,
-    LogDirError,
-    StorageError,
-)
+from spark_segments.errors import InvalidOptionError, LogDirError, StorageError
 from spark_segments.execution import in_bins
 from spark_segments.format.layout import RECORD_SCHEMA
 from spark_segments.lake.columns import check_columns
 from spark_segments.lake.erased import ErasedKeys, other_keys
 from spark_segments.lake.request import TableRequest, check_same
-from spark_segments.lake.rows import UNDATED, TableTarget, Written, count_records, have_newer, sift_rows, write_rows
+from spark_segments.lake.rows import (
+    TableTarget,
+    Written,
+    count_records,
+    have_newer,
+    may_be_undated,
+    sift_rows,
+    write_rows,
+)
 from spark_segments.lake.rules import OtherKeys, Rule, TypedKeys
 from spark_segments.lake.since import PART_BYTES, commit_id_of, rival_parts, topic_since
 from spark_segments.lake.table_format import (
@@ -44,18 +48,9 @@ from spark_segments.lake.table_format import (
 )
 from spark_segments.lake.table_plan import TAKES_ROWS, TablePlan, TableSince, plan_table
 from spark_segments.lake.topic_columns import COLUMNS, TopicColumns
-from spark_segments.log import (
-    Eras,
-    LogDirectory,
-    Report,
-    Scan,
-    ScanPart,
-    Selection,
-    Snapshot,
-)
+from spark_segments.log import Eras, LogDirectory, Report, Scan, ScanPart, Selection, Snapshot
 from spark_segments.storage import Storage
 from spark_segments.values.batches import FormatColumns, FormatDecoders
-from spark_segments.values.options import FAIL, NULL
 from spark_segments.values.typed import TypedColumns
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
@@ -76,14 +71,6 @@ class TableCall:
     erased: ErasedKeys
     run: Run
     report: Report
-
-
-def _may_be_null(formats: Mapping[str, str]) -> bool:
-    """Whether a timestamp that a table cannot have becomes null, by the option timestamp.errors."""
-    errors = formats.get(UNDATED, FAIL).lower()
-    if errors not in (FAIL, NULL):
-        raise InvalidOptionError(f"Option {UNDATED} has an unknown value", expected=f"{FAIL} or {NULL}", found=errors)
-    return errors == NULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +99,7 @@ class Update:
         self.settings = call.request.settings(topic, self.table, storage)
         snapshot = call.log.snapshot(topic)
         formats = {**(self.settings.formats or {}), **call.request.formats}
-        self._may_be_undated = _may_be_null(formats)
+        self._may_be_undated = may_be_undated(formats)
         decoders = TypedColumns(call.log).decoders(snapshot, formats)
         self.scan = self._whole_scan(snapshot, decoders)
         self.columns = TopicColumns(self.scan.schema, decoders, self.settings)
@@ -203,32 +190,23 @@ class Update:
     def bring_up_to_date(self, wave_bytes: float) -> bool:
         """Brings the table up to date; False where another commit came first: then the update is begun again."""
         old_rows = self._leaving()
-        plan = self.plan
-        is_latest = self.settings.view == Selection.LATEST_VIEW
-        # Tombstones take rows out of the table: none of a latest table that is built from nothing.
-        by_keys = is_latest and not plan.is_whole
         self.facts = self._facts_of_remaining_rows()
-        names = self.scan.selection.columns
-        selection = dataclasses.replace(self.scan.selection, columns=tuple(dict.fromkeys([*names, *_OF_FACTS])))
-        scan = self._scan(plan.offsets, selection, self.columns.decoders)
-        columns = FormatColumns(names, self.columns.decoders)
-        target = TableTarget(self.storage, self.schema, columns, self.by_day, self._may_be_undated, is_latest)
-        write = partial(write_rows, scan.storage, target, by_keys)
+        selection = self.scan.selection
+        names = tuple(dict.fromkeys([*selection.columns, *_OF_FACTS]))
+        scan = self._scan(self.plan.offsets, dataclasses.replace(selection, columns=names), self.columns.decoders)
+        write = self._writing(scan.storage)
         # A part of a view is no view: the newest record of a key may be in a later wave.
-        for tasks, ends in _waves(scan, math.inf if is_latest else wave_bytes):
+        for tasks, ends in _waves(scan, math.inf if self.settings.is_latest else wave_bytes):
             written: list[Written] = self.call.run(write, tasks)
             keys = [task.keys for task in written if task.keys is not None]
             if keys:
                 superseded = self._superseded(pa.concat_tables(keys).combine_chunks())
                 if superseded is None:
+                    # The files of this try stay, and no commit names them: the table's own VACUUM deletes them.
                     self._plan_anew()
                     return self.bring_up_to_date(wave_bytes)
                 old_rows = superseded
-            for task in written:
-                if self.facts is not None:
-                    self.facts = self.facts.joined(task.facts)
-                self.rows.update(task.rows)
-                self.undated += task.undated
+            self._count_written(written)
             added = [file for task in written for file in task.files]
             positions = dataclasses.replace(self.positions(ends), facts=self.facts)
             commit = TableCommit(positions, [*old_rows.rewritten, *added], old_rows.removed, self.change)
@@ -238,6 +216,24 @@ class Update:
                 return False
             old_rows = _Sifted()  # only the first commit takes rows out: a second would take files out that are gone
         return True
+
+    def _writing(self, log: Storage) -> Callable[[Sequence[ScanPart]], Written]:
+        """The task function that writes records of the log as files of the table."""
+        columns = FormatColumns(self.scan.selection.columns, self.columns.decoders)
+        target = TableTarget(
+            self.storage, self.schema, columns, self.by_day, self._may_be_undated, self.settings.is_latest
+        )
+        # Tombstones take rows out of the table: none of a latest table that is built from nothing.
+        by_keys = self.settings.is_latest and not self.plan.is_whole
+        return partial(write_rows, log, target, by_keys)
+
+    def _count_written(self, written: Iterable[Written]) -> None:
+        """Adds what tasks have written to the figures of the update."""
+        for task in written:
+            if self.facts is not None:
+                self.facts = self.facts.joined(task.facts)
+            self.rows.update(task.rows)
+            self.undated += task.undated
 
     def _plan_anew(self) -> None:
         """Plans to replace all rows of the table by those of the whole log."""
