@@ -95,7 +95,8 @@ MEMBERS = (
     (
         "Operation",
         "The change that a plan makes of a snapshot: one commit",
-        "ALTER APPEND BRINGING_BACK COMPACT DELETE_RECORDS ERASE FENCE IMPORT LEAVING_OFFSETS MIRROR OF_FILES PROMOTE",
+        "ALTER APPEND BRINGING_BACK CAPTURE COMPACT DELETE_RECORDS ERASE FENCE IMPORT LEAVING_OFFSETS MIRROR OF_FILES "
+        "PROMOTE",
     ),
     (
         "Group",
@@ -111,7 +112,7 @@ MEMBERS = (
     (
         "Findings",
         "What a job did, and what it found",
-        "ERROR WARNING add_error found",
+        "WARNING add_error found",
     ),
     (
         "Segment",

@@ -12,6 +12,7 @@ import resource
 import ssl
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,18 +37,40 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE_BYTES = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """Where the server listens, and where clients are told to come to."""
+
+    host: str = option("The address to listen on.", default="127.0.0.1")
+    port: int = option("The port; 0 takes any that is free.", default=9092, min=0, max=65535)
+    advertised: str | None = option("Where clients are told to come to.", "--advertised-listener", metavar="HOST:PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """Which topics are shown, of which version, and how fresh."""
+
+    interval: str = option("How often topics are read anew.", default="1s", metavar="DURATION")
+    time: str | None = option("All topics as they were then: 2026-01-31T12:00Z.", metavar="WHEN")
+    version: list[str] | None = option("These topics alone, as of a version.", metavar="TOPIC=VERSION")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessOptions:
+    """Who may come."""
+
+    tls_cert: Path | None = option("The certificate, with its chain, as PEM.", exists=True)
+    tls_key: Path | None = option("Its private key, as PEM.", exists=True)
+    users: Path | None = option("Lines name:password, for SASL PLAIN and SCRAM.", exists=True)
+    insecure: bool = flag("Serve other machines without TLS or without users.")
+
+
 @with_options
 def serve(
+    listener: ListenerOptions,
+    view: ViewOptions,
+    access: AccessOptions,
     location: ConfiguredLogOptions,
-    host: str = option("The address to listen on.", default="127.0.0.1"),
-    port: int = option("The port; 0 takes any that is free.", default=9092, min=0, max=65535),
-    advertised: str | None = option("Where clients are told to come to.", "--advertised-listener", metavar="HOST:PORT"),
-    interval: str = option("How often topics are read anew.", default="1s", metavar="DURATION"),
-    time: str | None = option("All topics as they were then: 2026-01-31T12:00Z.", metavar="WHEN"),
-    version: list[str] | None = option("These topics alone, as of a version.", metavar="TOPIC=VERSION"),
-    tls_cert: Path | None = option("The certificate, with its chain, as PEM.", exists=True),
-    tls_key: Path | None = option("Its private key, as PEM.", exists=True),
-    users: Path | None = option("Lines name:password, for SASL PLAIN and SCRAM.", exists=True),
     groups: str = option(
         "Which groups clients may join and move: none, those that clients of a server made, or all.",
         default="own",
@@ -61,7 +84,6 @@ def serve(
         metavar="MINUTES",
     ),
     metrics: Path | None = METRICS,
-    insecure: bool = flag("Serve other machines without TLS or without users."),
 ) -> None:
     """Serves topics to Kafka's own clients, as a read-only cluster of one broker.
 
@@ -91,26 +113,26 @@ def serve(
     log = location.open()
     views = Views(
         log,
-        interval_seconds=max(span_ms(interval), _LEAST_INTERVAL_MS) / 1000,
-        timestamp_ms=None if time is None else moment_ms(time),
-        versions={topic: _version(number) for topic, number in parse_overrides(version or []).items()},
+        interval_seconds=max(span_ms(view.interval), _LEAST_INTERVAL_MS) / 1000,
+        timestamp_ms=None if view.time is None else moment_ms(view.time),
+        versions={topic: _version(number) for topic, number in parse_overrides(view.version or []).items()},
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_FewLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(asctime)s %(message)s")
     server = Server(
         views,
-        host=host,
-        port=port,
-        advertised=None if advertised is None else _address(advertised),
-        tls=_tls(tls_cert, tls_key),
-        users=None if users is None else Users.of_file(str(users)),
-        insecure=insecure,
+        host=listener.host,
+        port=listener.port,
+        advertised=None if listener.advertised is None else _address(listener.advertised),
+        tls=_tls(access.tls_cert, access.tls_key),
+        users=None if access.users is None else Users.of_file(str(access.users)),
+        insecure=access.insecure,
         groups=groups,
         limits=limits,
     )
     with server:
-        print(f"Serving {location.log_dir} at {host}:{server.port} until Ctrl-C", flush=True)
+        print(f"Serving {location.log_dir} at {listener.host}:{server.port} until Ctrl-C", flush=True)
         ended = threading.Event()
         reporter = threading.Thread(target=_report, args=(server, log.uri, metrics, ended), daemon=True)
         reporter.start()
@@ -146,15 +168,20 @@ class _FewLines(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._since, self._lines, self._left_out = 0.0, 0, 0
+        self._since = 0.0
+        self._lines = 0
+        self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.created - self._since >= 1.0:
             if self._left_out:
-                record.msg, record.args = f"{record.getMessage()} ({self._left_out} lines before were left out)", ()
-            self._since, self._lines, self._left_out = record.created, 0, 0
+                record.msg = f"{record.getMessage()} ({self._left_out} lines before were left out)"
+                record.args = ()
+            self._since = record.created
+            self._lines = 0
+            self._left_out = 0
         self._lines += 1
-        is_shown = self._lines <= _LINES_A_SECOND or record.levelno >= logging.ERROR
+        is_shown = self._lines <= _LINES_A_SECOND or record.levelno > logging.WARNING
         self._left_out += not is_shown
         return is_shown
 

@@ -13,13 +13,14 @@ from spark_segments.log import (
     CopiedEnd,
     Erasure,
     Hole,
+    Operation,
     Partition,
     Segment,
     Snapshot,
     Undecided,
 )
 
-CAPTURE = "capture"
+CAPTURE = Operation.CAPTURE
 """The operation of a capture's commits."""
 
 

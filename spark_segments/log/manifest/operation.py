@@ -8,6 +8,7 @@ class Operation:
 
     ALTER = "alter"
     APPEND = "append"
+    CAPTURE = "capture"
     COMPACT = "compact"
     CREATE = "create"
     DELETE = "delete"

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import re
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from spark_segments.log.directory import LogDirectory
 from spark_segments.log.groups.group import Group
 from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import Change, check_change
-from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, made_versions
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, notes_of
 from spark_segments.log.manifest.files.delta.actions import REBUILD, CommitNote
 from spark_segments.log.manifest.files.delta.delta_log import FENCED
 from spark_segments.log.manifest.files.delta.delta_rs import CommitFailedError, VersionTakenError
@@ -100,8 +100,10 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
 def _commit(log: LogDirectory, manifest: Manifest, facts: KnownTopic, topic_id: str, version: int) -> None:
     snapshot = facts.snapshot
     rows = snapshot.source.read(None)
-    live, removed = row_tables.live(rows), row_tables.in_states(rows, *OUT_OF_LOG)
-    topic, partitions = snapshot.topic_row, snapshot.partitions
+    live = row_tables.live(rows)
+    removed = row_tables.in_states(rows, *OUT_OF_LOG)
+    topic = snapshot.topic_row
+    partitions = snapshot.partitions
     if topic_id != snapshot.topic_id:
         live = row_tables.with_column(live, "topic_id", pa.repeat(topic_id, live.num_rows))
         partitions = row_tables.with_column(partitions, "topic_id", pa.repeat(topic_id, partitions.num_rows))
@@ -109,22 +111,24 @@ def _commit(log: LogDirectory, manifest: Manifest, facts: KnownTopic, topic_id: 
     none = SEGMENT_SCHEMA.empty_table()
     nothing = Snapshot(snapshot.topic, -1, "", {}, 0, PARTITION_SCHEMA.empty_table(), SegmentRows(none))
     check_change(nothing, Change(REBUILD, topic=topic), live, none, none, partitions)
-    store, last = manifest.log.store, facts.transactions
+    store = manifest.log.store
+    transactions = facts.transactions
     tables = {
         TOPIC_KIND: topic_table(topic),
         PARTITION_KIND: partitions,
         SEGMENT_KIND: row_tables.in_log_order(pa.concat_tables([live, removed])),
-        TRANSACTION_KIND: transactions_table(topic_id, last, log.storage.now_ms()),
+        TRANSACTION_KIND: transactions_table(topic_id, transactions, log.storage.now_ms()),
     }
     encoded = [file for kind, table in tables.items() for file in store.encode_all(kind, table)]
     change = FileChange([file for file, _ in encoded], [])
     note = CommitNote(uuid.uuid4().hex, 0, REBUILD)
     noted = manifest.log.note_of(version, (), change, note, {file.path: data for file, data in encoded})
+    # The files and the note first: a version that names a file which is not there could be read by nobody.
     log.storage.write_all([*store.named(encoded), noted], unique=True)
     mark(log.storage)
     try:
         # It is forced with any settings of the topic, since it is done once, after a loss.
-        by_id = delta_transactions(last, topic_id)
+        by_id = delta_transactions(transactions, topic_id)
         manifest.log.delta.durable(True).make_anew(version, facts.newest, change, note, by_id)
         manifest.log.mark_made(version, note)
     except VersionTakenError as error:
@@ -166,7 +170,7 @@ def is_lost(log: LogDirectory, topic: str) -> bool:
             path=manifest.log.location,
             hint="To have it again, take the file deleted.json away first",
         )
-    versions = made_versions(log.storage, topic)
+    versions = notes_of(log.storage, topic).made_versions
     failure = _failure(manifest)
     left = [*list_copies(manifest.log), *log.storage.list(manifest.log.directory, recursive=True)]
     if isinstance(failure, UnknownTopicError) and not left:
@@ -249,16 +253,20 @@ def described(log: LogDirectory, facts: KnownTopic, *, dry_run: bool) -> Report:
             {"path": info.path, "bytes": info.size, "written_ms": info.mtime_ms, "note": by_path.get(info.path)}
             for info in unnamed
         ],
-        "missing_files": [
-            {name: getattr(row, name) for name in ("path", "partition", "base_offset", "next_offset")}
-            for row in Segment.of_table(snapshot.live)
-            if row.path not in files or files[row.path].size < row.end_position
-        ],
+        "missing_files": list(_missing_files(snapshot, files)),
         "transactions": [{"app_id": sent.application, "version": sent.version} for sent in facts.transactions],
         "groups": _groups(log, snapshot.topic),
     }
     report.details["not_known"] = _not_known(facts, report)
     return report
+
+
+def _missing_files(snapshot: Snapshot, files: Mapping[str, FileInfo]) -> Iterator[dict[str, Any]]:
+    """The live rows whose file is gone, or ends before the row does."""
+    for row in Segment.of_table(snapshot.live):
+        # A file that was cut still has the row's first records. Readers of the others fail, so that the row is listed.
+        if row.path not in files or files[row.path].size < row.end_position:
+            yield {name: getattr(row, name) for name in ("path", "partition", "base_offset", "next_offset")}
 
 
 def _files(storage: Storage, snapshot: Snapshot) -> dict[str, FileInfo]:

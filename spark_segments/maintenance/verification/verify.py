@@ -21,7 +21,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileEr
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, made_versions, were_made
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, notes_of, were_made
 from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.recovery.loss import LostManifest, lost_commits
 from spark_segments.log.manifest.rows import Segment
@@ -260,10 +260,11 @@ def _verify(topic: VerifiedTopic, report: Report) -> None:
 
 
 def _verify_managed(topic: VerifiedTopic) -> None:
-    committed = made_versions(topic.log.storage, topic.name) if topic.is_latest else set()
+    committed = notes_of(topic.log.storage, topic.name).made_versions if topic.is_latest else set()
     if not _is_manifest_readable(topic):
         return
-    snapshot, findings = topic.snapshot, topic.findings
+    snapshot = topic.snapshot
+    findings = topic.findings
     _check_commits(topic, committed)
     if topic.repairs:
         from spark_segments.maintenance.verification.deep import REPAIR
@@ -273,7 +274,8 @@ def _verify_managed(topic: VerifiedTopic) -> None:
     files = _listing(topic.log.storage, snapshot)
     readable_rows = readable(snapshot, findings)
     objects = _check_rows(topic, readable_rows, config, files)
-    topic.partitions, topic.segments = readable_rows.partitions.num_rows, readable_rows.live.num_rows
+    topic.partitions = readable_rows.partitions.num_rows
+    topic.segments = readable_rows.live.num_rows
     topic.holes = [{"topic": topic.name, **hole.to_dict()} for hole in Hole.of(readable_rows.states)]
     if topic.is_deep:
         _look_deep(topic, readable_rows, config, files, objects)
@@ -398,7 +400,8 @@ def _stems(rows: pa.Table) -> set[str]:
 def _verify_kafka(topic: VerifiedTopic) -> None:
     from spark_segments.maintenance.verification.deep import DeepLook
 
-    kafka, findings = topic.log.kafka, topic.findings
+    kafka = topic.log.kafka
+    findings = topic.findings
     assert kafka is not None
     partitions = kafka.check_files(topic.name, findings)
     if not partitions:
@@ -412,7 +415,8 @@ def _verify_kafka(topic: VerifiedTopic) -> None:
         findings.add("The topic cannot be opened", found=error)
         return
     kafka.check_log(topic.name, findings)
-    topic.partitions, topic.segments = snapshot.partitions.num_rows, snapshot.live.num_rows
+    topic.partitions = snapshot.partitions.num_rows
+    topic.segments = snapshot.live.num_rows
     DeepLook(topic, snapshot, topic_config({}, {}), None).run()
 
 

@@ -76,7 +76,7 @@ class CommitNotes:
 
     @property
     def made_versions(self) -> set[int]:
-        """The versions that have a mark."""
+        """The versions that have a mark: each was made, and its mark written after it."""
         return {name.version for name in self.marked}
 
     def has_proven(self, version: int) -> bool:
@@ -179,13 +179,6 @@ def notes_of(storage: Storage, topic: str) -> CommitNotes:
                 notes.setdefault(name.version, []).append(name)
     by_version = {version: sorted(notes[version], key=lambda name: name.commit) for version in sorted(notes)}
     return CommitNotes(by_version, frozenset(marked), frozenset(copies))
-
-
-def made_versions(storage: Storage, topic: str) -> set[int]:
-    """The versions of the existing marks: each was made, and its mark written after it."""
-    names = (info.path.rpartition("/")[2] for info in storage.list(recovery_directory(topic)))
-    matches = (_NAME.fullmatch(name) for name in names)
-    return {int(match[1]) for match in matches if match is not None and match[3] == "made"}
 
 
 def version_of(path: str) -> int | None:

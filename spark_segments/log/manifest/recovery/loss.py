@@ -45,8 +45,9 @@ def lost_commits(log: TopicLog, versions: Collection[int], latest: int) -> LogDi
     """The error where any of the `versions` is above the latest one of the manifest, and its commit, or one before it,
     is not in Delta's log.
 
-    `versions`: what `made_versions` gave before the manifest was read. A commit that comes between the two is in both,
-    save where a network file system still believes that the commit's file is missing: a listing does not.
+    `versions`: the `made_versions` of the notes, listed before the manifest was read. A commit that comes between the
+    two is in both, save where a network file system still believes that the commit's file is missing: a listing does
+    not.
     """
     last = max(versions, default=-1)
     if last <= latest or log.delta.log_files().commits.keys() >= {*range(latest + 1, last + 1)}:
