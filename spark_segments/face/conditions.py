@@ -25,9 +25,7 @@ def narrowed(log: LogDir, scan: Scan, condition: pc.Expression, formats: Mapping
     keys = scan.keys_of(condition)
     if keys is None:
         return scan
-    stored = [key for key in keys if isinstance(key, bytes)]
-    if len(stored) < len(keys):
-        if not has_one_encoding(formats or {}):
-            return scan
-        stored = log.topic(scan.snapshot.topic).key_bytes([*keys], formats)
-    return scan.of_keys(stored, log.key_offsets)
+    are_typed = not all(isinstance(key, bytes) for key in keys)
+    if are_typed and not has_one_encoding(formats or {}):
+        return scan
+    return scan.of_keys(log.values.key_bytes(scan.snapshot.topic, [*keys], formats or {}), log.key_offsets)

@@ -248,14 +248,10 @@ class Topic(Prints):
 
     def key_bytes(self, keys: Keys, formats: Mapping[str, str] | None = None) -> list[bytes]:
         """The bytes of keys to look for. Raises InvalidOptionError for what is no key."""
-        listed = [keys] if isinstance(keys, (bytes, str, int)) else list(keys)
-        stored = [key for key in listed if isinstance(key, bytes)]
-        typed = [key for key in listed if not isinstance(key, bytes)]
-        if not typed:
-            return stored
         from spark_segments.values.typed import TypedColumns
 
-        return stored + TypedColumns(self.log).key_bytes(self.name, typed, formats or {})
+        listed = [keys] if isinstance(keys, (bytes, str, int)) else list(keys)
+        return TypedColumns(self.log).key_bytes(self.name, listed, formats or {})
 
     # Writing
 

@@ -78,7 +78,9 @@ class ValueFormats(Protocol):
         """What encodes columns of these types; None: the schema's type. Registers a new schema."""
 
     def key_bytes(self, topic: str, keys: Sequence[object], formats: Mapping[str, str]) -> list[bytes]:
-        """The bytes of text and numbers that are keys. Raises InvalidOptionError."""
+        """The bytes of keys to look for: of bytes these, of text and numbers those by the formats. Raises
+        InvalidOptionError.
+        """
 
 
 class ValueProvider(Protocol):

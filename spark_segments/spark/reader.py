@@ -90,13 +90,10 @@ class Reader(Versioned, DataSourceReader):
         """The scans of these keys alone. The index of a topic's keys is asked here, on the driver."""
         location = self._options.location
         log = LogDirectory.open(location.uri, location.storage_options)
-        stored = [key for key in keys if isinstance(key, bytes)]
-        typed = [key for key in keys if not isinstance(key, bytes)]
-        narrowed = []
-        for scan in scans:
-            encoded = log.values.key_bytes(scan.snapshot.topic, typed, self._options.formats) if typed else []
-            narrowed.append(scan.of_keys([*stored, *encoded], log.key_offsets))
-        return narrowed
+        formats = self._options.formats
+        return [
+            scan.of_keys(log.values.key_bytes(scan.snapshot.topic, keys, formats), log.key_offsets) for scan in scans
+        ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task. PySpark 4.0 reads None where there are no partitions."""

@@ -57,10 +57,17 @@ class TypedColumns:
         return encoders(column_formats(formats, self._options), topic, types, self._registry)
 
     def key_bytes(self, topic: str, keys: Sequence[object], formats: Mapping[str, str]) -> list[bytes]:
-        """The bytes of typed keys by the option key.format; without it they are text.
+        """The bytes of keys to look for: of bytes these, of text and numbers those by the option key.format; without
+        it they are text.
 
         Raises InvalidOptionError for keys that are none, and for a format in which a value has many encodings.
         """
+        stored = [key for key in keys if isinstance(key, bytes)]
+        typed = [key for key in keys if not isinstance(key, bytes)]
+        return [*stored, *self._encoded_keys(topic, typed, formats)] if typed else stored
+
+    def _encoded_keys(self, topic: str, keys: Sequence[object], formats: Mapping[str, str]) -> list[bytes]:
+        """The bytes of keys that are text or numbers, at least one."""
         formats = {name: text for name, text in formats.items() if name.lower().startswith("key.")}
         chosen = column_formats(formats, self._options)
         name = chosen[0].format if chosen else "string"
