@@ -7,7 +7,7 @@ below the map's end in groups, and is one commit. A further round does what the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,10 @@ from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import failure_of
 from spark_segments.format.cleaner.clean import CleanerStats
 from spark_segments.log.manifest.commit.change import Change
-from spark_segments.log.manifest.commit.swap import not_as_read
+from spark_segments.log.manifest.commit.swap import Identity, not_as_read
 from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
-from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import ErasedTombstones
 from spark_segments.log.manifest.topic_row import TopicRow
@@ -84,10 +84,15 @@ class PartitionResult:
 
     def line(self) -> dict[str, Any]:
         """The partition's line in the report."""
-        stats, failed = self.stats, {"error": str(self.error)} if self.error is not None else {}
+        stats = self.stats
+        action = Report.LOST if self.lost else "compact"
+        failed: dict[str, Any] = {}
+        if self.error is not None:
+            action = Report.FAILED
+            failed = {"error": str(self.error)}
         return {
             "partition": self.partition,
-            "action": Report.FAILED if failed else Report.LOST if self.lost else "compact",
+            "action": action,
             **self.counts(),
             "rounds": self.rounds,
             "indexed": self.indexed,
@@ -155,18 +160,23 @@ def _clean_rounds(
         if settings.counts_only:  # what a further round would do rests on what this one would have written
             result.add(done)
             return
-        if (
-            first_dirty == bound
-            and not any(group.outputs for group in done.groups)
-            and _row(snapshot, work, bound) is None
-        ):
-            return  # the tombstones stay: another partition has older values, or their own time has not come
+        if first_dirty == bound and _changes_nothing(snapshot, work, done):
+            return
         if not _commit(storage, manifest, work, done):
             result.lost = True
             return
         result.add(done)
         if done.end_offset >= bound:
             return
+
+
+def _changes_nothing(snapshot: Snapshot, work: RoundPlan, done: RoundResult) -> bool:
+    """Whether the tombstones of a round stay: another partition has older values, or their own time has not come. A
+    commit that changed nothing would be made again by each run.
+    """
+    return (
+        not any(group.outputs for group in done.groups) and _row(snapshot, work, work.first_uncleanable_offset) is None
+    )
 
 
 def _first_uncleanable(snapshot: Snapshot, config: TopicConfig, settings: CleanerSettings, number: int) -> int:
@@ -214,28 +224,15 @@ def _change(
     """
     row = work.partition
     now = current.partition(row.partition)
-    start = now.log_start_offset
-    if max(now.first_dirty_offset, start) != max(row.first_dirty_offset, start):
-        return None
-    # The round may drop a tombstone only if it has read every older value of the key. A restore brings such values
-    # back: the log start falls, or segments appear. A last stable offset that falls opens transactions again.
-    if start < row.log_start_offset or now.last_stable_offset < end_offset:
-        return None
     live = {segment.identity: segment for segment in current.live_of(row.partition)}
-    read = {segment.identity for group in done for segment in group.inputs}
-    if any(segment.base_offset < end_offset and segment.identity not in read for segment in live.values()):
+    if not _has_read_all(now, row, live, done, end_offset):
         return None
-    added: list[Segment] = []
-    removed: list[Segment] = []
-    for group in done:
-        missing = not_as_read(live, group.inputs)
-        if any(segment.next_offset > start or segment.identity in live for segment in missing):
-            return None
-        inputs, outputs = group.after(missing[-1].next_offset if missing else group.inputs[0].base_offset)
-        if outputs:
-            added += outputs
-            removed += [segment.removed(removed_ms) for segment in inputs]
-    moved = dataclasses.replace(now, first_dirty_offset=max(end_offset, start))
+    segments = _swapped(live, done, now.log_start_offset, removed_ms)
+    if segments is None:
+        return None
+    added, removed = segments
+    # A first dirty offset below the log start would say that records are dirty which are gone.
+    moved = dataclasses.replace(now, first_dirty_offset=max(end_offset, now.log_start_offset))
     return Change(
         Operation.COMPACT,
         add=added,
@@ -244,6 +241,46 @@ def _change(
         topic=_row(current, work, end_offset),
         thinned={row.partition: end_offset},
     )
+
+
+def _has_read_all(
+    now: Partition,
+    row: Partition,
+    live: Mapping[Identity, Segment],
+    done: Sequence[RewrittenGroup],
+    end_offset: int,
+) -> bool:
+    """Whether a round that was planned by `row` has read all that lies below its end `now`."""
+    start = now.log_start_offset
+    # Another cleaner has come further, or not so far: its map and this one's did not see the same records.
+    if max(now.first_dirty_offset, start) != max(row.first_dirty_offset, start):
+        return False
+    # The round may drop a tombstone only if it has read every older value of the key. A restore brings such values
+    # back: the log start falls, or segments appear. A last stable offset that falls opens transactions again.
+    if start < row.log_start_offset or now.last_stable_offset < end_offset:
+        return False
+    read = {segment.identity for group in done for segment in group.inputs}
+    return not any(segment.base_offset < end_offset and segment.identity not in read for segment in live.values())
+
+
+def _swapped(
+    live: Mapping[Identity, Segment], done: Sequence[RewrittenGroup], start: int, removed_ms: int
+) -> tuple[list[Segment], list[Segment]] | None:
+    """(the rows that a round adds, the rows that it removes) in a log from `start` on; None where a segment that it has
+    read is gone, and not by retention.
+    """
+    added: list[Segment] = []
+    removed: list[Segment] = []
+    for group in done:
+        missing = not_as_read(live, group.inputs)
+        if any(segment.next_offset > start or segment.identity in live for segment in missing):
+            return None
+        # What retention took is clipped off the output: else the round would bring records back that have expired.
+        inputs, outputs = group.after(missing[-1].next_offset if missing else group.inputs[0].base_offset)
+        if outputs:
+            added += outputs
+            removed += [segment.removed(removed_ms) for segment in inputs]
+    return added, removed
 
 
 def _row(current: Snapshot, work: RoundPlan, end_offset: int) -> TopicRow | None:

@@ -96,34 +96,22 @@ def plan_compaction(
     """
     if live.num_rows == 0:
         return []
-    owner = live.column("partition").to_numpy()
-    sealed = is_sealed(live)
-    base = live.column("base_offset").to_numpy()
-    following = live.column("next_offset").to_numpy()
+    rows = _LiveRows.of(live)
     # Retention can have passed the cleaner: below the log start is nothing to clean.
     dirty = np.maximum(
         partitions.column("first_dirty_offset").to_numpy(), partitions.column("log_start_offset").to_numpy()
     )
-    bound = _first_uncleanable(live, partitions, config, now_ms, dirty)
-    clean, cleanable = _bytes_by_part(live, dirty, bound)
-
-    # A dirty segment that has waited since its first batch for longer than max.compaction.lag.ms.
-    first_timestamp = live.column("first_batch_max_timestamp_ms").to_numpy()
-    waiting = sealed & (following > dirty[owner]) & (base < bound[owner]) & (first_timestamp > 0)
-    oldest = np.full(partitions.num_rows, now_ms, np.int64)
-    np.minimum.at(oldest, owner[waiting], first_timestamp[waiting])
-    late = now_ms - oldest > config.max_compaction_lag_ms
-
-    horizon = pc.fill_null(live.column("delete_horizon_ms"), np.iinfo(np.int64).max).to_numpy()
-    has_expired = sealed & (base < dirty[owner]) & (live.column("tombstones").to_numpy() != 0) & (horizon <= now_ms)
-    expired = set(owner[has_expired].tolist())
+    bound = _first_uncleanable(rows, partitions, config, now_ms, dirty)
+    clean, cleanable = _bytes_by_part(rows, dirty, bound)
+    late = _is_late(rows, dirty, bound, config, now_ms)
+    expired = _expired_tombstones(rows, dirty, now_ms)
     due = {
         tombstones.partition
         for tombstones in erased
         if tombstones.horizon_ms is not None and tombstones.horizon_ms <= now_ms
     }
     candidates = []
-    for number in np.unique(owner[sealed]).tolist():
+    for number in np.unique(rows.owner[rows.sealed]).tolist():
         picked, reason = _decision(
             clean[number],
             cleanable[number],
@@ -146,15 +134,29 @@ def plan_compaction(
     return sorted(candidates, key=lambda candidate: (-candidate.ratio, candidate.partition))
 
 
+@dataclass(frozen=True, slots=True)
+class _LiveRows:
+    """The live rows of a topic, and what each rule of the plan asks of them. `owner`: the partition of each row.
+    `sealed`: whether it is that of a sealed segment.
+    """
+
+    table: pa.Table
+    owner: np.ndarray
+    sealed: np.ndarray
+    base: np.ndarray
+    following: np.ndarray
+
+    @classmethod
+    def of(cls, live: pa.Table) -> _LiveRows:
+        names = ("partition", "base_offset", "next_offset")
+        owner, base, following = (live.column(name).to_numpy() for name in names)
+        return cls(live, owner, is_sealed(live), base, following)
+
+
 def _first_uncleanable(
-    live: pa.Table, partitions: pa.Table, config: TopicConfig, now_ms: int, dirty: np.ndarray
+    rows: _LiveRows, partitions: pa.Table, config: TopicConfig, now_ms: int, dirty: np.ndarray
 ) -> np.ndarray:
     """int64[partitions]: where the cleanable part of each log ends, at the first dirty offset or behind it."""
-    owner = live.column("partition").to_numpy()
-    sealed = is_sealed(live)
-    base = live.column("base_offset").to_numpy()
-    following = live.column("next_offset").to_numpy()
-
     #   log start     first dirty              bound            log end
     #   |=clean=======|=cleanable=============|=uncleanable====|
     #
@@ -163,36 +165,59 @@ def _first_uncleanable(
     bound = np.minimum(
         partitions.column("log_end_offset").to_numpy(), partitions.column("last_stable_offset").to_numpy()
     ).copy()
-    np.minimum.at(bound, owner[~sealed], base[~sealed])
+    # minimum.at, since a partition has many rows: an assignment by index would keep the last of them, not the least.
+    np.minimum.at(bound, rows.owner[~rows.sealed], rows.base[~rows.sealed])
     if config.min_compaction_lag_ms > 0:
-        is_young = newest_ms(live) > now_ms - config.min_compaction_lag_ms
-        young = sealed & (following > dirty[owner]) & is_young
-        np.minimum.at(bound, owner[young], np.maximum(base[young], dirty[owner[young]]))
+        is_young = newest_ms(rows.table) > now_ms - config.min_compaction_lag_ms
+        young = rows.sealed & (rows.following > dirty[rows.owner]) & is_young
+        np.minimum.at(bound, rows.owner[young], np.maximum(rows.base[young], dirty[rows.owner[young]]))
     # A lag that was raised, or a restore, can put the bound below what is clean already: then nothing is cleanable.
     # Without this line the cleanable bytes would be negative, and the ratio of such a partition with them.
     first_uncleanable: np.ndarray = np.maximum(bound, dirty)
     return first_uncleanable
 
 
-def _bytes_by_part(live: pa.Table, dirty: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _is_late(rows: _LiveRows, dirty: np.ndarray, bound: np.ndarray, config: TopicConfig, now_ms: int) -> np.ndarray:
+    """bool[partitions]: whether a dirty segment has waited since its first batch for longer than
+    max.compaction.lag.ms.
+    """
+    first_timestamp = rows.table.column("first_batch_max_timestamp_ms").to_numpy()
+    # A segment without timestamps has waited since nobody knows when: by 0 it would be late for ever.
+    waiting = (
+        rows.sealed & (rows.following > dirty[rows.owner]) & (rows.base < bound[rows.owner]) & (first_timestamp > 0)
+    )
+    oldest = np.full(len(dirty), now_ms, np.int64)
+    np.minimum.at(oldest, rows.owner[waiting], first_timestamp[waiting])
+    is_late: np.ndarray = now_ms - oldest > config.max_compaction_lag_ms
+    return is_late
+
+
+def _expired_tombstones(rows: _LiveRows, dirty: np.ndarray, now_ms: int) -> set[int]:
+    """The partitions with a tombstone in the clean part whose delete horizon has passed."""
+    # A row without a horizon has no tombstone that was cleaned once: its time has not begun.
+    horizon = pc.fill_null(rows.table.column("delete_horizon_ms"), np.iinfo(np.int64).max).to_numpy()
+    has_tombstones = rows.table.column("tombstones").to_numpy() != 0
+    has_expired = rows.sealed & (rows.base < dirty[rows.owner]) & has_tombstones & (horizon <= now_ms)
+    return set(rows.owner[has_expired].tolist())
+
+
+def _bytes_by_part(rows: _LiveRows, dirty: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(clean bytes, cleanable bytes) of each partition, about: float64[partitions] each.
 
     The first dirty offset or the bound may fall into a segment: each side then gets bytes in proportion to offsets.
     """
-    owner = live.column("partition").to_numpy()
-    sealed = is_sealed(live)
-    base = live.column("base_offset").to_numpy()
-    log_bytes = live.column("log_bytes").to_numpy()
-    span = np.maximum(live.column("next_offset").to_numpy() - base, 1)
+    sealed_owner = rows.owner[rows.sealed]
+    log_bytes = rows.table.column("log_bytes").to_numpy()
+    span = np.maximum(rows.following - rows.base, 1)
     # Clipped to the segment: one that lies above the offset has nothing below it, and not a negative part.
-    below_dirty = np.clip((dirty[owner] - base) / span, 0.0, 1.0)
-    below_bound = np.clip((bound[owner] - base) / span, 0.0, 1.0)
-    clean = (log_bytes * below_dirty)[sealed]
-    cleanable = (log_bytes * (below_bound - below_dirty))[sealed]
+    below_dirty = np.clip((dirty[rows.owner] - rows.base) / span, 0.0, 1.0)
+    below_bound = np.clip((bound[rows.owner] - rows.base) / span, 0.0, 1.0)
+    clean = (log_bytes * below_dirty)[rows.sealed]
+    cleanable = (log_bytes * (below_bound - below_dirty))[rows.sealed]
     count = len(dirty)
     return (
-        np.bincount(owner[sealed], weights=clean, minlength=count),
-        np.bincount(owner[sealed], weights=cleanable, minlength=count),
+        np.bincount(sealed_owner, weights=clean, minlength=count),
+        np.bincount(sealed_owner, weights=cleanable, minlength=count),
     )
 
 

@@ -89,7 +89,8 @@ class RoundPlan:
     def record_filter(self, offset_map: OffsetMap) -> RecordFilter:
         """The rules by which records are kept or dropped."""
         settings = self.settings
-        codec, level = None, None
+        codec = None
+        level = None
         if self.config.compression_type != "producer":
             codec, level = compression(self.config, None)
         return RecordFilter(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_segments.config import topic_config
+from spark_segments.config import TopicConfig, topic_config
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
-from spark_segments.maintenance.erasure.search import search, unnamed_runs
+from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.maintenance.erasure.search import KeyRecords, search, unnamed_runs
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.roll_forecast import last_of, object_deleted
@@ -106,26 +108,61 @@ def key_account(
     for path, moment in zip(removed.column("path").to_pylist(), deleted_ms, strict=True):
         moments[path] = max(moments[path], moment)
     shared = snapshot.segments.filter(pc.is_valid(snapshot.segments.column("index_position")))
-    of_this_topic = set(shared.column("path").to_pylist())
+    objects = frozenset(shared.column("path").to_pylist())
+    deletions = _Deletions(snapshot, config, now_ms, every_ms, moments, objects)
     named = Segment.of_table(rows)
     segments = [*named, *unnamed_runs(log.storage, named, spark)]
     copies = []
     for segment, records in zip(segments, search(log.storage, topic, [key], segments, spark), strict=True):
-        if not records:
-            continue
-        if not segment.is_live:
-            deleted = TimeBounds.of(moments[segment.path], moments[segment.path] + every_ms)
-            if segment.path in of_this_topic:
-                deleted = last_of([deleted, object_deleted(snapshot, config, segment.path, now_ms, every_ms)])
-        else:
-            offset = max(segment.base_offset, records[0].last_offset)
-            explained = explain_record(snapshot, config, segment.partition, offset, now_ms, every_ms=every_ms)
-            deleted = explained.files_deleted or TimeBounds(None, None)
-        state = REMOVED_FILE if not segment.is_live else ACTIVE if segment.state == Segment.CHUNK else LIVE
-        [match] = records
-        values, last_offset = match.records - match.tombstones, match.last_offset
-        at = segment.partition, segment.path, state
-        copies.append(KeyCopy(*at, match.records, values, match.outside, match.first_offset, last_offset, deleted))
+        if records:
+            [match] = records
+            copies.append(_copy_of(segment, match, deletions.of(segment, match)))
     uncommitted_until_ms = store_ms + ORPHAN_AGE_MS + every_ms
     followers = tuple(log.known_followers(topic))
     return KeyAccount(topic, key, now_ms, snapshot.version, tuple(copies), uncommitted_until_ms, followers)
+
+
+def _copy_of(segment: Segment, match: KeyRecords, files_deleted: TimeBounds) -> KeyCopy:
+    state = ACTIVE if segment.state == Segment.CHUNK else LIVE
+    return KeyCopy(
+        partition=segment.partition,
+        path=segment.path,
+        state=state if segment.is_live else REMOVED_FILE,
+        records=match.records,
+        values=match.records - match.tombstones,
+        outside=match.outside,
+        first_offset=match.first_offset,
+        last_offset=match.last_offset,
+        files_deleted=files_deleted,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletions:
+    """When vacuum deletes the files of a topic by its rules. `moments`: by path of a file with removed rows, when the
+    last of them lets it go. `objects`: the paths of the topic's shared objects.
+    """
+
+    snapshot: Snapshot
+    config: TopicConfig
+    now_ms: int
+    every_ms: int
+    moments: Mapping[str, int]
+    objects: Collection[str]
+
+    def of(self, segment: Segment, match: KeyRecords) -> TimeBounds:
+        """When the file of a segment that has records of the key is deleted."""
+        if segment.is_live:
+            # Of records that all lie in bytes of the file that the row does not name, there is no offset (-1): the file
+            # goes with the row.
+            offset = max(segment.base_offset, match.last_offset)
+            explained = explain_record(
+                self.snapshot, self.config, segment.partition, offset, self.now_ms, every_ms=self.every_ms
+            )
+            return explained.files_deleted or TimeBounds(None, None)
+        moment = self.moments[segment.path]
+        deleted = TimeBounds.of(moment, moment + self.every_ms)
+        if segment.path not in self.objects:
+            return deleted
+        # Other runs of the object may still be in the log: the file stays until the last of them has left it.
+        return last_of([deleted, object_deleted(self.snapshot, self.config, segment.path, self.now_ms, self.every_ms)])

@@ -6,6 +6,7 @@ timestamps.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -58,35 +59,51 @@ def forecast_roll(
     """
     segments = Segment.of_table(chunks)
     before = [chunk for chunk in segments[: row + 1] if chunk.log_bytes]
-    timed = all(chunk.first_batch_max_timestamp_ms >= 0 for chunk in segments if chunk.log_bytes)
-    if not _reasons(chunks.slice(0, row + 1), rules, now_ms):
-        # No segment ends before the record, nor within its chunk, after any appends.
-        starts = list(_starts(before, rules))
-        due_ms = 0
-        for chunk in starts:
-            # A segment waits from its first timestamp on, or from its file's time where that is later, as roll has it.
-            opened_ms = max(chunk.first_batch_max_timestamp_ms, chunk.created_ms)
-            due_ms = max(due_ms, int(later(opened_ms, _roll_ms(chunk, segments[0], rules))))
-        first_ms = max(chunk.first_batch_max_timestamp_ms for chunk in starts)
-        most_ms = max(chunk.first_batch_max_timestamp_ms + _roll_ms(chunk, segments[0], rules) for chunk in starts)
-        least_ms = max(chunk.max_timestamp_ms for chunk in before)
-        ends = len(starts) == 1 and bool(_CERTAIN & _reasons(chunks, rules, now_ms))
+    if _reasons(chunks.slice(0, row + 1), rules, now_ms):
+        forecast = _of_some_segment(before, rules, record_timestamp_ms)
+        is_due = False
     else:
-        first_ms = max(chunk.max_timestamp_ms for chunk in before)
-        due_ms = max(int(later(max(chunk.max_timestamp_ms, chunk.created_ms), rules.segment_ms)) for chunk in before)
-        most_ms = first_ms + rules.segment_ms
-        least_ms = max((chunk.max_timestamp_ms for chunk in before[:-1]), default=-1)
-        if record_timestamp_ms is not None:
-            least_ms = max(least_ms, record_timestamp_ms)
-        ends = False
-    if ends or sum(chunk.log_bytes for chunk in segments[row + 1 :]) > rules.limits.segment_bytes:
-        due_ms = now_ms
-    if not timed:
+        starts = list(_starts(before, rules))
+        forecast = _of_first_segment(before, starts, segments[0], rules)
+        is_due = len(starts) == 1 and bool(_CERTAIN & _reasons(chunks, rules, now_ms))
+    if is_due or sum(chunk.log_bytes for chunk in segments[row + 1 :]) > rules.limits.segment_bytes:
+        forecast = dataclasses.replace(forecast, due_ms=now_ms)
+    if any(chunk.first_batch_max_timestamp_ms < 0 for chunk in segments if chunk.log_bytes):
         # After a merge the wait of the segment begins again at its new file's time. Its first timestamp is unknown.
-        due_ms = due_ms if due_ms <= now_ms else NEVER
-        most_ms = NEVER
-        first_ms = NEVER
-    return RollForecast(due_ms, least_ms, min(most_ms, NEVER), first_ms)
+        due_ms = forecast.due_ms if forecast.due_ms <= now_ms else NEVER
+        forecast = dataclasses.replace(forecast, due_ms=due_ms, most_ms=NEVER, first_ms=NEVER)
+    # segment.ms may be as large as a time can be: a sum beyond it is no moment that anybody could wait for.
+    return dataclasses.replace(forecast, most_ms=min(forecast.most_ms, NEVER))
+
+
+def _of_first_segment(
+    before: Sequence[Segment], starts: Sequence[Segment], first: Segment, rules: RollRules
+) -> RollForecast:
+    """The forecast where no segment ends before the record, nor within its chunk, after any appends. `before`: the
+    chunks up to the record's. `starts`: the chunks among them at which the segment may begin.
+    """
+    due_ms = 0
+    most_ms = 0
+    for chunk in starts:
+        roll_ms = _roll_ms(chunk, first, rules)
+        # A segment waits from its first timestamp on, or from its file's time where that is later, as roll has it.
+        opened_ms = max(chunk.first_batch_max_timestamp_ms, chunk.created_ms)
+        due_ms = max(due_ms, int(later(opened_ms, roll_ms)))
+        most_ms = max(most_ms, chunk.first_batch_max_timestamp_ms + roll_ms)
+    first_ms = max(chunk.first_batch_max_timestamp_ms for chunk in starts)
+    least_ms = max(chunk.max_timestamp_ms for chunk in before)
+    return RollForecast(due_ms, least_ms, most_ms, first_ms)
+
+
+def _of_some_segment(before: Sequence[Segment], rules: RollRules, record_timestamp_ms: int | None) -> RollForecast:
+    """The forecast where a segment may end anywhere up to the record: its own begins at any of the chunks."""
+    first_ms = max(chunk.max_timestamp_ms for chunk in before)
+    due_ms = max(int(later(max(chunk.max_timestamp_ms, chunk.created_ms), rules.segment_ms)) for chunk in before)
+    # The segment's last chunk may lose its end to the next segment, so that only the chunks before count for sure.
+    least_ms = max((chunk.max_timestamp_ms for chunk in before[:-1]), default=-1)
+    if record_timestamp_ms is not None:
+        least_ms = max(least_ms, record_timestamp_ms)
+    return RollForecast(due_ms, least_ms, first_ms + rules.segment_ms, first_ms)
 
 
 def _reasons(chunks: pa.Table, rules: RollRules, now_ms: int) -> set[str]:

@@ -344,11 +344,11 @@ class RestoredTransactions:
     the restored one whose commits erased keys.
     """
 
-    undone: Sequence[UndoneTransactions]
-    undone_keys: Sequence[str]
-    again: Sequence[Transaction]
-    forgotten: Sequence[Transaction]
-    erased: Sequence[int]
+    undone: Sequence[UndoneTransactions] = ()
+    undone_keys: Sequence[str] = ()
+    again: Sequence[Transaction] = ()
+    forgotten: Sequence[Transaction] = ()
+    erased: Sequence[int] = ()
 
 
 def transactions_since(log: TopicLog, target: Snapshot, current: Snapshot) -> RestoredTransactions:
@@ -370,30 +370,52 @@ def transactions_since(log: TopicLog, target: Snapshot, current: Snapshot) -> Re
             found=target.version,
         )
     state = log.state(target.version)
+    applications = _restored_applications(_applications(state, commits))
+    keys = _restored_keys(_keys(state), _keys(log.state(current.version)))
+    return RestoredTransactions(
+        undone=applications.undone,
+        undone_keys=keys.undone_keys,
+        again=[*applications.again, *keys.again],
+        forgotten=[*applications.forgotten, *keys.forgotten],
+        erased=versions_by_operation[Operation.ERASE],
+    )
+
+
+def _restored_applications(applications: Mapping[str, _Application]) -> RestoredTransactions:
+    """What a restore does to the transactions of applications that count their own versions."""
     undone: list[UndoneTransactions] = []
     again: list[Transaction] = []
     forgotten: list[Transaction] = []
-    for app_id, application in sorted(_applications(state, commits).items()):
+    for app_id, application in sorted(applications.items()):
         kept = application.kept
         if application.versions:
             kept_version = None if kept is None else kept.version
             undone.append(UndoneTransactions(app_id, tuple(application.versions), kept_version))
             # The last one that is in the log: with a later one, a repeat of what was undone would add nothing.
             forgotten.append(kept or Transaction(app_id, FORGOTTEN))
+        # An earlier restore made the manifest forget it. Its records come back, so that a repeat must add nothing.
         if kept is not None and application.last_version < kept.version:
             again.append(kept)
-    # Rows alone tell of keys, which no commit takes back but a restore.
-    target_keys = _keys(state)
-    current_keys = _keys(log.state(current.version))
+    return RestoredTransactions(undone=undone, again=again, forgotten=forgotten)
+
+
+def _restored_keys(
+    target_keys: Mapping[str, Transaction], current_keys: Mapping[str, Transaction]
+) -> RestoredTransactions:
+    """What a restore does to idempotency keys: those at its version, and those before it. Rows alone tell of keys,
+    which no commit takes back but a restore.
+    """
     undone_keys = sorted(
         key for key, sent in current_keys.items() if sent.version != FORGOTTEN and target_keys.get(key) != sent
     )
-    for key in undone_keys:
-        forgotten.append(target_keys.get(key) or dataclasses.replace(current_keys[key], version=FORGOTTEN))
-    for key, sent in target_keys.items():
-        if key not in current_keys or current_keys[key].version < sent.version:
-            again.append(sent)
-    return RestoredTransactions(undone, undone_keys, again, forgotten, versions_by_operation[Operation.ERASE])
+    # A key that was sent at the version, and again since, goes back to what it was then.
+    forgotten = [
+        target_keys.get(key) or dataclasses.replace(current_keys[key], version=FORGOTTEN) for key in undone_keys
+    ]
+    again = [
+        sent for key, sent in target_keys.items() if key not in current_keys or current_keys[key].version < sent.version
+    ]
+    return RestoredTransactions(undone_keys=undone_keys, again=again, forgotten=forgotten)
 
 
 def _applications(

@@ -171,12 +171,8 @@ def vacuum(
     well as the error: see `Report`. Each step follows the topic's configuration at the moment when the step begins.
     """
     job = Job.of("vacuum", log, topics, spark, dry_run, progress, now_ms, planned)
-    directories = defaultdict(list)
     present = log.storage.directories()
-    for directory in present:
-        owner = _owner(directory)
-        if owner is not None:
-            directories[owner].append(directory)
+    directories = _by_topic(present)
     for name in job.names():
         is_named = topics is not None and name in topics
         try:
@@ -192,6 +188,16 @@ def vacuum(
     if dry_run and log.storage.keeps_unfinished_uploads:  # runs by a schedule would repeat it every night
         job.report.warn(_LIFECYCLE_RULE)
     return job.report.finish()
+
+
+def _by_topic(directories: Iterable[str]) -> dict[str, list[str]]:
+    """The directories of partitions and shared objects, by the topic that owns them."""
+    by_topic: dict[str, list[str]] = defaultdict(list)
+    for directory in directories:
+        owner = _owner(directory)
+        if owner is not None:
+            by_topic[owner].append(directory)
+    return by_topic
 
 
 def _vacuum_groups(job: Job) -> None:
@@ -430,7 +436,8 @@ def _note(report: Report, topic: str, expired: pa.Table, stray: Sequence[FileInf
     shared = [file for partition, file in owners if partition is None]
     stray_owner = np.array([partition for partition, _ in owners if partition is not None], np.int64)
     count = int(np.concatenate(([-1], owner, stray_owner)).max()) + 1
-    segments, files = np.bincount(owner, minlength=count), np.bincount(stray_owner, minlength=count)
+    segments = np.bincount(owner, minlength=count)
+    files = np.bincount(stray_owner, minlength=count)
     log_bytes = np.zeros(count, np.int64)
     np.add.at(log_bytes, owner, expired.column("log_bytes").to_numpy())
     np.add.at(log_bytes, stray_owner, np.array([file.size for at, file in owners if at is not None], np.int64))
