@@ -59,7 +59,8 @@ def until_interrupted() -> Iterator[None]:
         else:
             shown_before(dropped)
 
-    shown_before, sys.unraisablehook = sys.unraisablehook, unraisable
+    shown_before = sys.unraisablehook
+    sys.unraisablehook = unraisable
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
     try:
         yield

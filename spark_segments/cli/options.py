@@ -158,7 +158,8 @@ class SparkOptions:
 def with_options(command: C) -> C:
     """Wraps `command` for the command line: the fields of its dataclass parameters replace these parameters.
 
-    Help lists the command's options first, then the options that it shares with other commands.
+    Help lists the command's own options first, those of classes beside it included, then the options that it shares
+    with other commands.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
@@ -171,7 +172,8 @@ def with_options(command: C) -> C:
         fields = get_type_hints(groups[parameter.name], include_extras=True)
         for field in dataclasses.fields(groups[parameter.name]):
             declared = _declared(field.name, fields[field.name], field)
-            (shared if "names" in field.metadata else parameters).append(declared)
+            is_shared = "names" in field.metadata and not _is_own(groups[parameter.name], command)
+            (shared if is_shared else parameters).append(declared)
 
     @functools.wraps(command)
     def called(**values: Any) -> Any:
@@ -184,9 +186,15 @@ def with_options(command: C) -> C:
     return called  # type: ignore[return-value]
 
 
+def _is_own(group: type, command: Callable[..., Any]) -> bool:
+    """Whether a class of options is of this command alone: it stands beside it, and inherits from no shared class."""
+    return all(kind.__module__ == command.__module__ for kind in group.__mro__ if kind is not object)
+
+
 def _declared(name: str, kind: Any, field: Any) -> inspect.Parameter:
     """An argument or option as typer wants it."""
-    declared, names = field.metadata["declared"], field.metadata.get("names")
+    declared = field.metadata["declared"]
+    names = field.metadata.get("names")
     if names is not None:
         has_long_name = any(text.startswith("--") for text in names)
         declared = declared(*names) if has_long_name else declared(f"--{name.replace('_', '-')}", *names)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,42 @@ from spark_segments.errors import InvalidOptionError, escaped, escaped_json
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
 
+@dataclass(frozen=True, slots=True)
+class EntryOptions:
+    """What is printed of a file, by the names of Kafka's tool."""
+
+    deep_iteration: bool = flag("Print records as well as batches.")
+    print_data_log: bool = flag("Print keys and values as well; implies --deep-iteration.")
+    skip_record_metadata: bool = flag("With --print-data-log: print keys and values only.")
+    verify_index_only: bool = flag("Check indexes and print only their faults.")
+    max_bytes: int | None = option("Read at most this number of bytes from the start of a .log.", min=1)
+    max_message_size: int = option("The largest batch that an index entry may point to.", default=5 << 20, min=1)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderOptions:
+    """The internal topic of Kafka's whose records are decoded: one at most."""
+
+    offsets_decoder: bool = flag("Decode records of __consumer_offsets: positions and groups.")
+    transaction_log_decoder: bool = flag("Decode records of __transaction_state.")
+    cluster_metadata_decoder: bool = flag("Decode records of __cluster_metadata, and snapshots of it.")
+    share_group_state_decoder: bool = flag("Decode records of __share_group_state.")
+    remote_log_metadata_decoder: bool = flag("Decode records of __remote_log_metadata.")
+
+    def decoder(self) -> str | None:
+        """The name of the decoder that is asked for. Raises InvalidOptionError for several."""
+        chosen = [name for name, is_chosen in dataclasses.asdict(self).items() if is_chosen]
+        options = [name.replace("_", "-") for name in chosen]
+        if len(options) > 1:
+            raise InvalidOptionError("A dump has one decoder", found=" and ".join(f"--{name}" for name in options))
+        return options[0].removesuffix("-decoder") if options else None
+
+
 @with_options
 def dump(
+    entry: EntryOptions,
+    decoders: DecoderOptions,
     files: list[str] = argument("FILES", "Files of segments, checkpoints, or partition directories."),
-    deep_iteration: bool = flag("Print records as well as batches."),
-    print_data_log: bool = flag("Print keys and values as well; implies --deep-iteration."),
-    skip_record_metadata: bool = flag("With --print-data-log: print keys and values only."),
-    verify_index_only: bool = flag("Check indexes and print only their faults."),
-    max_bytes: int | None = option("Read at most this number of bytes from the start of a .log.", min=1),
-    offsets_decoder: bool = flag("Decode records of __consumer_offsets: positions and groups."),
-    transaction_log_decoder: bool = flag("Decode records of __transaction_state."),
-    cluster_metadata_decoder: bool = flag("Decode records of __cluster_metadata, and snapshots of it."),
-    share_group_state_decoder: bool = flag("Decode records of __share_group_state."),
-    remote_log_metadata_decoder: bool = flag("Decode records of __remote_log_metadata."),
-    max_message_size: int = option("The largest batch that an index entry may point to.", default=5 << 20, min=1),
     output: Output = OUTPUT,
     storage: list[str] | None = STORAGE,
 ) -> None:
@@ -54,40 +77,30 @@ def dump(
     from spark_segments.dump import DumpOptions, dump_entries, dump_json
     from spark_segments.dump.text import text_of
 
-    decoder = _decoder(
-        {
-            "offsets": offsets_decoder,
-            "transaction-log": transaction_log_decoder,
-            "cluster-metadata": cluster_metadata_decoder,
-            "share-group-state": share_group_state_decoder,
-            "remote-log-metadata": remote_log_metadata_decoder,
-        }
+    decoder = decoders.decoder()
+    print_data_log = entry.print_data_log or decoder is not None
+    options = DumpOptions(
+        entry.deep_iteration or print_data_log,
+        entry.verify_index_only,
+        entry.max_bytes,
+        entry.max_message_size,
+        decoder,
     )
-    print_data_log = print_data_log or decoder is not None
-    options = DumpOptions(deep_iteration or print_data_log, verify_index_only, max_bytes, max_message_size, decoder)
     source = _Files(parse_overrides(storage or []))
     paths = [path for file in files for path in _paths(file)]
     damage = _Damage()
     lines: Iterator[str]
     if output is Output.JSON:
-        entries = damage.counted(dump_json(source, paths, options))
-        lines = (escaped_json(json.dumps(entry, ensure_ascii=False)) for entry in entries)
+        members = damage.counted(dump_json(source, paths, options))
+        lines = (escaped_json(json.dumps(member, ensure_ascii=False)) for member in members)
     else:
         entries = damage.counted(dump_entries(source, paths, options))
-        lines = text_of(entries, print_data_log=print_data_log, skip_record_metadata=skip_record_metadata)
+        lines = text_of(entries, print_data_log=print_data_log, skip_record_metadata=entry.skip_record_metadata)
     is_terminal = sys.stdout.isatty()
     for line in lines:
         sys.stdout.write(f"{escaped(line) if is_terminal else line}\n")
     if damage.count:
         raise typer.Exit(FOUND_FAULTS)
-
-
-def _decoder(flags: Mapping[str, bool]) -> str | None:
-    """The name of the one decoder that is asked for. Raises InvalidOptionError for several."""
-    names = [name for name, is_chosen in flags.items() if is_chosen]
-    if len(names) > 1:
-        raise InvalidOptionError("A dump has one decoder", found=" and ".join(f"--{name}-decoder" for name in names))
-    return names[0] if names else None
 
 
 @dataclass(slots=True)

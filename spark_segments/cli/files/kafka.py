@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,23 +43,30 @@ if TYPE_CHECKING:
 KAFKA_STORAGE = option("A storage option for KAFKA_DIR, like --storage.", metavar="NAME=VALUE")
 
 
-@with_options
-def import_(
-    *,
-    kafka_dir: str = argument("KAFKA_DIR", "A log directory of Kafka, a partition in it, or tiered storage."),
-    location: ConfiguredLogOptions,
-    spark: SparkOptions,
-    topic: list[str] | None = TOPIC_PATTERNS,
-    config: list[str] | None = CONFIG,
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """Which topics and groups are imported, how far, and with which settings."""
+
+    topic: list[str] | None = TOPIC_PATTERNS
+    config: list[str] | None = CONFIG
     recovery: str | None = option(
         "Take the log as a broker does: cut at damage, and without segments that are missing. By default the "
         "import stops there.",
         metavar="kafka",
-    ),
-    keep_retention: bool = flag("Keep retention.ms and retention.bytes of Kafka's topics, too."),
-    exclude_internal: bool = flag("Leave out topics whose names begin with __."),
-    replicated: bool = flag("Copy what all in-sync replicas have: up to replication-offset-checkpoint."),
-    groups: list[str] | None = option("Groups of __consumer_offsets to keep with their topics.", metavar="PATTERN"),
+    )
+    keep_retention: bool = flag("Keep retention.ms and retention.bytes of Kafka's topics, too.")
+    exclude_internal: bool = flag("Leave out topics whose names begin with __.")
+    replicated: bool = flag("Copy what all in-sync replicas have: up to replication-offset-checkpoint.")
+    groups: list[str] | None = option("Groups of __consumer_offsets to keep with their topics.", metavar="PATTERN")
+
+
+@with_options
+def import_(
+    *,
+    taken: ImportOptions,
+    kafka_dir: str = argument("KAFKA_DIR", "A log directory of Kafka, a partition in it, or tiered storage."),
+    location: ConfiguredLogOptions,
+    spark: SparkOptions,
     checksums: Path | None = option("List the files and their checksums, for verify --against.", metavar="FILE"),
     output: Output = OUTPUT,
     metrics: Path | None = METRICS,
@@ -83,17 +92,18 @@ def import_(
     Example: segments import /var/lib/kafka/data /data/log --topic 'orders*'
     """
     log = location.create()
-    before, session = set(log.topics()), spark.session("import")
+    before = set(log.topics())
+    session = spark.session("import")
     with commits_told(log), progress_bar("import", of_bytes=True) as progress:
         report = log.import_kafka(
             kafka_dir,
-            topic or None,
-            parse_overrides(config or []),
-            recovery=recovery,
-            keep_retention=keep_retention,
-            exclude_internal=exclude_internal,
-            replicated=replicated,
-            groups=groups or [],
+            taken.topic or None,
+            parse_overrides(taken.config or []),
+            recovery=taken.recovery,
+            keep_retention=taken.keep_retention,
+            exclude_internal=taken.exclude_internal,
+            replicated=taken.replicated,
+            groups=taken.groups or [],
             storage_options=parse_overrides(kafka_storage or []),
             spark=session,
             progress=progress,
@@ -106,12 +116,17 @@ def import_(
         from spark_segments.signed_lists.checksum_list import write_checksums
 
         write_checksums(log.storage, [log.topic(name).snapshot for name in report.topics], checksums, spark=session)
-    new = [log.topic(name) for name in report.topics if name not in before] if output is not Output.JSON else []
-    kept = [topic.name for topic in new if topic.snapshot.config.get("retention.ms") == "-1"]
-    if kept:
-        print_summary(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
+    if output is not Output.JSON:
+        _print_kept(log, [name for name in report.topics if name not in before])
     if report.details["holes"] or report.failed or report.details.get("positions_elsewhere"):
         raise typer.Exit(FOUND_FAULTS if report.details["holes"] else FAILED)
+
+
+def _print_kept(log: LogDir, names: Sequence[str]) -> None:
+    """Prints which of these topics keep all records."""
+    kept = [name for name in names if log.topic(name).snapshot.config.get("retention.ms") == "-1"]
+    if kept:
+        print_summary(f"retention.ms=-1 is set on {', '.join(kept)}: no record expires until you alter the topic.")
 
 
 @with_options

@@ -71,7 +71,7 @@ class ListOptions:
 
 @with_options
 def verify(
-    lists: ListOptions,
+    *,
     location: ConfiguredLogOptions,
     spark: SparkOptions,
     topic: list[str] | None = ANY_TOPICS,
@@ -80,6 +80,7 @@ def verify(
     cut: bool = flag("With --repair: take damaged batches out of the log. Their offsets become a hole."),
     dry_run: bool = DRY_RUN,
     yes: bool = flag("Do not ask before a topic gets a new id, or damaged batches are taken out.", "-y"),
+    lists: ListOptions,
     output: Output = OUTPUT,
 ) -> None:
     """Looks for faults in the manifest, the files and their sizes, and with --deep in every byte.

@@ -220,7 +220,8 @@ def erase(
     from spark_segments.maintenance import erase as job
 
     keys = key_bytes(key, key_base64)
-    log, versions = options.open(), {}
+    log = options.open()
+    versions = {}
     erased = partial(JobOptions.run, job=job, log=log, keys=keys, history=history)
     if not options.dry_run and options.topic:
         what = f"{plural(len(keys), 'key')} from {', '.join(options.topic)}{', history included' if history else ''}"
@@ -248,20 +249,39 @@ class TableOptions(JobOptions):
 CATALOG = option("The catalog of Iceberg tables, as pyiceberg's configuration names it.", metavar="NAME")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewTableOptions:
+    """What a table is made as: later runs need none of these but --catalog."""
+
+    view: str | None = option("Keep the newest record of each key alone.", metavar="latest")
+    archive: bool | None = option("Keep what leaves the topic, but for erased keys.", "--archive/--no-archive")
+    partition_by: str | None = option("Partition the table by the day of timestamps.", metavar="day")
+    table_format: str | None = option("The format of a new table; by default delta.", metavar="delta|iceberg")
+    catalog: str | None = CATALOG
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErasedKeyOptions:
+    """The keys that leave an archive."""
+
+    key: list[str] | None = KEY
+    key_base64: list[str] | None = KEY_BASE64
+    forget: bool = flag("Every row of --key that the topic no longer has leaves the archive, erased or not.")
+    alike: bool = flag("Rows without bytes of their typed key leave the archive if they are read as a --key is.")
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys of --key and --key-base64."""
+        return key_bytes(self.key, self.key_base64)
+
+
 @with_options
 def table(
+    new: NewTableOptions,
+    erased: ErasedKeyOptions,
     options: TableOptions,
     values: FormatOptions,
     table: str = argument("TABLE", "The table: a path or an s3://, gs://, abfs:// URI; {topic} stands for the topic."),
-    view: str | None = option("Keep the newest record of each key alone.", metavar="latest"),
-    archive: bool | None = option("Keep what leaves the topic, but for erased keys.", "--archive/--no-archive"),
-    partition_by: str | None = option("Partition the table by the day of timestamps.", metavar="day"),
-    table_format: str | None = option("The format of a new table; by default delta.", metavar="delta|iceberg"),
-    catalog: str | None = CATALOG,
-    key: list[str] | None = KEY,
-    key_base64: list[str] | None = KEY_BASE64,
-    forget: bool = flag("Every row of --key that the topic no longer has leaves the archive, erased or not."),
-    alike: bool = flag("Rows without bytes of their typed key leave the archive if they are read as a --key is."),
     table_storage: list[str] | None = option("A storage option for TABLE, like --storage.", metavar="NAME=VALUE"),
     optimize: bool = flag("Join small files of a Delta table after the run."),
     forget_table: bool = flag("Queries of the topic read TABLE no longer. Nothing else is done, and TABLE stays."),
@@ -292,12 +312,17 @@ def table(
     from spark_segments.maintenance import table as job
 
     options.run_and_finish(
-        job, table_uri=table, view=view, archive=archive, partition_by=partition_by,
-        formats=values.of_values("timestamp.errors"), keys=key_bytes(key, key_base64), forget=forget, alike=alike,
-        table_format=table_format, catalog=catalog,
-        table_options=parse_overrides(table_storage) if table_storage else None, forget_table=forget_table,
+        job,
+        table_uri=table,
+        **dataclasses.asdict(new),
+        formats=values.of_values("timestamp.errors"),
+        keys=erased.keys,
+        forget=erased.forget,
+        alike=erased.alike,
+        table_options=parse_overrides(table_storage) if table_storage else None,
+        forget_table=forget_table,
         optimize_from=2 if optimize else None,
-    )  # fmt: skip
+    )
 
 
 @with_options
@@ -322,6 +347,21 @@ def index(
     from spark_segments.maintenance import index as job
 
     options.run_and_finish(job, drop=drop)
+
+
+def _as_of(options: TakingOptions, by: str) -> TakingOptions:
+    """The options of a dry run as of a time to come, which is printed. Raises InvalidOptionError for other runs and
+    times.
+    """
+    if not options.dry_run or options.now_ms is not None:
+        raise InvalidOptionError("--by asks for a forecast", expected="--dry-run, and no --now-ms", found=f"--by {by}")
+    now_ms = wall_ms()
+    by_ms = moment_ms(by, now_ms)
+    if by_ms < now_ms:
+        expected = "a time to come, such as tomorrow, friday or 'in 3 days'"
+        raise InvalidOptionError("--by asks for a forecast", expected=expected, found=f"{by}, {moment(by_ms)}")
+    print_summary(f"by {moment(by_ms)}, if nothing is appended:")
+    return dataclasses.replace(options, now_ms=by_ms)
 
 
 @with_options
@@ -359,17 +399,7 @@ def maintain(
     from spark_segments.face.in_order import jobs_in_order
 
     if by is not None:
-        if not options.dry_run or options.now_ms is not None:
-            raise InvalidOptionError(
-                "--by asks for a forecast", expected="--dry-run, and no --now-ms", found=f"--by {by}"
-            )
-        wall_now_ms = wall_ms()
-        by_ms = moment_ms(by, wall_now_ms)
-        if by_ms < wall_now_ms:
-            expected = "a time to come, such as tomorrow, friday or 'in 3 days'"
-            raise InvalidOptionError("--by asks for a forecast", expected=expected, found=f"{by}, {moment(by_ms)}")
-        print_summary(f"by {moment(by_ms)}, if nothing is appended:")
-        options = dataclasses.replace(options, now_ms=by_ms)
+        options = _as_of(options, by)
     log = options.open()  # the jobs share it: each topic is opened once, and each job looks what came since
     *jobs, vacuum_job = jobs_in_order(log, table, catalog)
     now_ms = None if options.now_ms is None else min(options.now_ms, wall_ms())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,24 +34,38 @@ if TYPE_CHECKING:
     from spark_segments.log import Report
 
 
-@with_options
-def capture(
-    *,
-    bootstrap: str = BOOTSTRAP,
-    location: ConfiguredLogOptions,
-    spark: SparkOptions,
-    topic: list[str] | None = TOPIC_PATTERNS,
-    groups: list[str] | None = option("Groups whose positions in these topics are kept, too.", metavar="PATTERN"),
-    once: bool = flag("End when all that was there at the start is here."),
-    interval: str = option("Without --once: how often to look, such as 500ms.", default="1s", metavar="DURATION"),
-    client_config: Path | None = CLIENT_CONFIG,
-    keep_retention: bool = flag("Keep retention.ms and retention.bytes of the cluster's topics."),
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """What is captured, and what becomes of topics here that are not as in the cluster."""
+
+    topic: list[str] | None = TOPIC_PATTERNS
+    groups: list[str] | None = option("Groups whose positions in these topics are kept, too.", metavar="PATTERN")
+    keep_retention: bool = flag("Keep retention.ms and retention.bytes of the cluster's topics.")
     on_divergence: Divergence = option(
         "Where the cluster's log is another one: an error, what is here stays, or a new copy beside it.",
         default=Divergence.FAIL,
-    ),
-    max_rate: str | None = option("Bytes a second at most, over all partitions, such as 20MiB.", metavar="SIZE"),
-    recapture: bool = flag("Begin a new copy of these topics, TOPIC.branch-1; the old one stays."),
+    )
+    recapture: bool = flag("Begin a new copy of these topics, TOPIC.branch-1; the old one stays.")
+
+
+@dataclass(frozen=True, slots=True)
+class PaceOptions:
+    """How often and how fast a cluster is read, and as which client."""
+
+    once: bool = flag("End when all that was there at the start is here.")
+    interval: str = option("Without --once: how often to look, such as 500ms.", default="1s", metavar="DURATION")
+    max_rate: str | None = option("Bytes a second at most, over all partitions, such as 20MiB.", metavar="SIZE")
+    client_config: Path | None = CLIENT_CONFIG
+
+
+@with_options
+def capture(
+    *,
+    copies: CopyOptions,
+    pace: PaceOptions,
+    bootstrap: str = BOOTSTRAP,
+    location: ConfiguredLogOptions,
+    spark: SparkOptions,
     metrics: Path | None = METRICS,
     output: Output = OUTPUT,
 ) -> None:
@@ -89,37 +104,28 @@ def capture(
     log = location.create()
     session = spark.session("capture")
     options = CaptureOptions(
-        groups=groups or [],
-        client_config=settings_of_file(str(client_config)) if client_config is not None else {},
-        keep_retention=keep_retention,
-        on_divergence=on_divergence,
-        recapture=recapture,
-        max_rate=None if max_rate is None else volume_bytes(max_rate),
+        groups=copies.groups or [],
+        client_config=settings_of_file(str(pace.client_config)) if pace.client_config is not None else {},
+        keep_retention=copies.keep_retention,
+        on_divergence=copies.on_divergence,
+        recapture=copies.recapture,
+        max_rate=None if pace.max_rate is None else volume_bytes(pace.max_rate),
     )
-    pause_seconds = span_ms(interval) / 1000
+    topics = copies.topic or ["*"]
+    pause_seconds = span_ms(pace.interval) / 1000
     code = 0
-    told: set[str] = set()
-    shown = ""
+    shown = _Shown(output)
     with until_interrupted():
         while True:
             with progress_bar("capture") as progress:
-                report = capture_topics(log, bootstrap, topic or ["*"], options, spark=session, progress=progress)
+                report = capture_topics(log, bootstrap, topics, options, spark=session, progress=progress)
             # Brokers that are away later are waited for. And a new copy is begun once: each pass would begin another.
             options = dataclasses.replace(options, recapture=False, reach_seconds=options.patience_seconds)
-            told = tell(report, told)
-            for hole in report.details["holes"]:
-                print(f"hole: {shown_hole(hole)}", file=sys.stderr, flush=True)
             code = code or _code(report)
             lag = {line["topic"]: line["lag"] for line in report.partitions if "lag" in line}
             write_copied(metrics, log, report, "records_out", "bytes_out", lag)
-            if once or report.to_dict()["records_out"] or report.details["holes"]:
-                _print(report, output)
-            if groups and output is not Output.JSON:
-                line = _groups_line(report, groups)
-                if line != shown:
-                    print(line, flush=True)
-                shown = line
-            if once:
+            shown.show(report, copies.groups or [], is_last=pace.once)
+            if pace.once:
                 break
             time.sleep(pause_seconds)
     if code:
@@ -132,6 +138,28 @@ def _code(report: Report) -> int:
         return FAILED
     is_told = any(line["late"] or line["kept"] or line.get("branched") for line in report.partitions)
     return FOUND_FAULTS if is_told or report.details["holes"] else 0
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What was printed of the passes so far: an error, and a list of groups, is printed once."""
+
+    output: Output
+    errors: set[str] = field(default_factory=set)
+    groups_line: str = ""
+
+    def show(self, report: Report, patterns: list[str], *, is_last: bool) -> None:
+        """Prints what a pass has done. `patterns`: of the groups that are captured, too."""
+        self.errors = tell(report, self.errors)
+        for hole in report.details["holes"]:
+            print(f"hole: {shown_hole(hole)}", file=sys.stderr, flush=True)
+        if is_last or report.to_dict()["records_out"] or report.details["holes"]:
+            _print(report, self.output)
+        if patterns and self.output is not Output.JSON:
+            line = _groups_line(report, patterns)
+            if line != self.groups_line:
+                print(line, flush=True)
+            self.groups_line = line
 
 
 def _print(report: Report, output: Output) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,27 +35,48 @@ if TYPE_CHECKING:
     from spark_segments.log import Report
 
 
-@with_options
-def replay(
-    location: LogOptions,
-    bootstrap: str = BOOTSTRAP,
-    topic: list[str] | None = TOPIC_PATTERNS,
-    rename: list[str] | None = option("The topic's name there; both may have a *.", metavar="TOPIC=NAME"),
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """Which records are sent, and to which topics and partitions; which positions go along."""
+
+    topic: list[str] | None = TOPIC_PATTERNS
+    rename: list[str] | None = option("The topic's name there; both may have a *.", metavar="TOPIC=NAME")
     partitions: Partitions = option(
         "Where the topic there has another number: the same partition, or by the key.", default=Partitions.KEEP
-    ),
-    from_time: str | None = FROM_TIME,
-    to_time: str | None = TO_TIME,
-    groups: list[str] | None = option("Groups whose positions go along, at the new offsets.", metavar="PATTERN"),
-    source_registry: str | None = option("The schema registry that the records were written with.", metavar="ADDRESS"),
-    target_registry: str | None = option("The one whose ids of schemas they get.", metavar="ADDRESS"),
-    framed: Framed = option("Keys, values or both: which have an id of a schema.", default=Framed.BOTH),
-    name: str = option("The replay's transactional id and group in the cluster.", default="segments-replay"),
-    follow: bool = flag("Go on as the topics grow, until Ctrl-C.", "-f"),
-    interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="DURATION"),
-    idempotent: bool = flag("No transactions: once, as long as nothing else writes the topics there."),
-    max_rate: str | None = option("Bytes of keys and values a second, such as 20MiB.", metavar="SIZE"),
-    client_config: Path | None = CLIENT_CONFIG,
+    )
+    from_time: str | None = FROM_TIME
+    to_time: str | None = TO_TIME
+    groups: list[str] | None = option("Groups whose positions go along, at the new offsets.", metavar="PATTERN")
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryOptions:
+    """The registries between which ids of schemas are translated."""
+
+    source_registry: str | None = option("The schema registry that the records were written with.", metavar="ADDRESS")
+    target_registry: str | None = option("The one whose ids of schemas they get.", metavar="ADDRESS")
+    framed: Framed = option("Keys, values or both: which have an id of a schema.", default=Framed.BOTH)
+
+
+@dataclass(frozen=True, slots=True)
+class SendingOptions:
+    """How records are sent, and how often the log is looked at."""
+
+    name: str = option("The replay's transactional id and group in the cluster.", default="segments-replay")
+    follow: bool = flag("Go on as the topics grow, until Ctrl-C.", "-f")
+    interval: str = option("With --follow: how often to look, such as 500ms.", default="1s", metavar="DURATION")
+    idempotent: bool = flag("No transactions: once, as long as nothing else writes the topics there.")
+    max_rate: str | None = option("Bytes of keys and values a second, such as 20MiB.", metavar="SIZE")
+    client_config: Path | None = CLIENT_CONFIG
+
+
+@with_options
+def replay(
+    records: RecordOptions,
+    registries: RegistryOptions,
+    sending: SendingOptions,
+    location: LogOptions,
+    bootstrap: str = BOOTSTRAP,
     dry_run: bool = DRY_RUN,
     metrics: Path | None = METRICS,
     output: Output = OUTPUT,
@@ -99,24 +121,24 @@ def replay(
 
     log = location.open()
     options = ReplayOptions(
-        name=name,
-        client_config=settings_of_file(str(client_config)) if client_config is not None else {},
-        rename=parse_overrides(rename or []),
-        partitions=partitions,
-        from_time_ms=from_time,
-        to_time_ms=to_time,
-        groups=groups or [],
-        source_registry=source_registry,
-        target_registry=target_registry,
-        framed=framed,
-        idempotent=idempotent,
-        max_bytes_per_second=None if max_rate is None else volume_bytes(max_rate),
+        name=sending.name,
+        client_config=settings_of_file(str(sending.client_config)) if sending.client_config is not None else {},
+        rename=parse_overrides(records.rename or []),
+        partitions=records.partitions,
+        from_time_ms=records.from_time,
+        to_time_ms=records.to_time,
+        groups=records.groups or [],
+        source_registry=registries.source_registry,
+        target_registry=registries.target_registry,
+        framed=registries.framed,
+        idempotent=sending.idempotent,
+        max_bytes_per_second=None if sending.max_rate is None else volume_bytes(sending.max_rate),
     )
-    pause_seconds = span_ms(interval) / 1000
+    pause_seconds = span_ms(sending.interval) / 1000
     with (
         until_interrupted(),
         progress_bar("replay") as progress,
-        Replay(log, bootstrap, topic or ["*"], options, progress) as work,
+        Replay(log, bootstrap, records.topic or ["*"], options, progress) as work,
     ):
         if dry_run:
             report = work.plan()
@@ -129,9 +151,9 @@ def replay(
             report = work.send()
             told = tell(report, told)
             write_copied(metrics, log, report, "records_out", "bytes_out")
-            if not follow or report.to_dict()["records_out"]:
+            if not sending.follow or report.to_dict()["records_out"]:
                 _print(report, output)
-            if not follow:
+            if not sending.follow:
                 return
             time.sleep(pause_seconds)
 

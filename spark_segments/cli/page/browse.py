@@ -25,7 +25,7 @@ from spark_segments.values.options import has_one_encoding
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir
     from spark_segments.face.topic import Topic
-    from spark_segments.log import KeyCoverage
+    from spark_segments.log import KeyCoverage, Snapshot
 
 RECORDS_A_PAGE = 50
 MOST_BYTES = 64 << 20
@@ -154,14 +154,8 @@ def browse(
     if partition is not None:
         snapshot.check_partition(partition)
         bounds = {partition: bounds[partition]}
-    ends = {number: end for number, (_, end) in bounds.items()}
-    if until_ms is not None:
-        firsts = offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, until_ms + 1))
-        ends |= {number: first[0] for number, first in firsts.items() if first is not None}
     forward = after is not None
-    cursor = (after if forward else before) or {}
-    # A cursor in an address may be old: retention has passed it by now, or the topic was created again and is shorter.
-    begins = {number: min(max(cursor.get(number, ends[number]), start), end) for number, (start, end) in bounds.items()}
+    begins = _begins(log, snapshot, bounds, (after if forward else before) or {}, until_ms)
     candidates = None
     if row_filter.key:
         candidates = _key_candidates(handle, bounds, row_filter.key, formats or {})
@@ -183,6 +177,22 @@ def browse(
         stopped=is_stopped,
         coverage=None if candidates is None else candidates.coverage,
     )
+
+
+def _begins(
+    log: LogDir,
+    snapshot: Snapshot,
+    bounds: Mapping[int, tuple[int, int]],
+    cursor: Cursor,
+    until_ms: int | None,
+) -> dict[int, int]:
+    """Where a page begins in each partition: at the cursor; else behind the records up to a time, or at the log end."""
+    ends = {number: end for number, (_, end) in bounds.items()}
+    if until_ms is not None:
+        firsts = offsets_for_times(log.storage, snapshot, dict.fromkeys(bounds, until_ms + 1))
+        ends |= {number: first[0] for number, first in firsts.items() if first is not None}
+    # A cursor in an address may be old: retention has passed it by now, or the topic was created again and is shorter.
+    return {number: min(max(cursor.get(number, ends[number]), start), end) for number, (start, end) in bounds.items()}
 
 
 @dataclass(frozen=True, slots=True)

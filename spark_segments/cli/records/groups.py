@@ -226,14 +226,26 @@ class _Target:
         return first, None
 
 
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """--to, --to-time and --shift-by, of which one says where a group goes on."""
+
+    to: str | None = option("Where the group goes on.", metavar="OFFSET|earliest|latest")
+    to_time: str | None = option("At the first record not older: ms since 1970 or ISO.", metavar="TIME")
+    shift_by: int | None = option("So many offsets on, or back where it is negative.", metavar="N")
+
+    def check(self) -> None:
+        """Raises InvalidOptionError for none of them, or several."""
+        if [self.to, self.to_time, self.shift_by].count(None) != 2:
+            raise InvalidOptionError("Where does the group go on?", expected="one of --to, --to-time and --shift-by")
+
+
 @with_options
 def reset(
+    target: TargetOptions,
     location: LogOptions,
     group: str = GROUP,
     topic: list[str] = TOPICS,
-    to: str | None = option("Where the group goes on.", metavar="OFFSET|earliest|latest"),
-    to_time: str | None = option("At the first record not older: ms since 1970 or ISO.", metavar="TIME"),
-    shift_by: int | None = option("So many offsets on, or back where it is negative.", metavar="N"),
     partitions: str | None = option("These partitions only.", metavar="N,N"),
     create: bool = flag("Make the group if there is none."),
     dry_run: bool = DRY_RUN,
@@ -248,16 +260,14 @@ def reset(
     Example: segments groups reset /data/log billing orders --to earliest
     Example: segments groups reset /data/log billing orders --shift-by -100 --yes
     """
-    targets = [value for value in (to, to_time, shift_by) if value is not None]
-    if len(targets) != 1:
-        raise InvalidOptionError("Where does the group go on?", expected="one of --to, --to-time and --shift-by")
+    target.check()
     log = location.open()
     handle = log.group(group)
     positions = handle.positions() if create else _positions(log, handle)
     snapshots = {name: log.topic(name).snapshot for name in log.named(topic)}
     numbers_chosen = None if partitions is None else numbers(partitions)
     moves: list[Move] = []
-    rule = _Target(to, to_time, shift_by, positions)
+    rule = _Target(target.to, target.to_time, target.shift_by, positions)
     for name, snapshot in snapshots.items():
         moves += rule.moves(log.topic(name), snapshot, numbers_chosen)
     if output is Output.JSON:

@@ -48,7 +48,8 @@ class Properties:
     @classmethod
     def of(cls, texts: Sequence[str] | None, more: Sequence[str] = ()) -> Properties:
         """Reads NAME=VALUE texts; an unknown name raises InvalidOptionError."""
-        values, chosen = dict(_DEFAULTS), set()
+        values = dict(_DEFAULTS)
+        chosen = set()
         for text in [*(texts or []), *more]:
             name, equals, value = text.partition("=")
             if name not in values or not equals:
@@ -117,7 +118,8 @@ def write_records(
 
 
 def _text_parts(records: pa.RecordBatch, properties: Properties, shown: Shown) -> list[pa.Array | bytes]:
-    null, between = properties.bytes("null.literal"), properties.bytes("key.separator")
+    null = properties.bytes("null.literal")
+    between = properties.bytes("key.separator")
     parts: list[pa.Array | bytes] = []
     if properties.flag("print.timestamp"):
         kinds = pc.index_in(records["timestampType"], pa.array([0, 1], pa.int32())).fill_null(2)
@@ -195,7 +197,8 @@ def timestamps_ms(records: pa.RecordBatch) -> pa.Array:
 def header_texts(headers: pa.ListArray, between: bytes, null: bytes, shown: Shown = as_bytes) -> pa.LargeBinaryArray:
     """The headers of each record, with commas between them."""
     pairs = headers.flatten()
-    keys, values = shown(pairs.field("key")), shown(pairs.field("value"))
+    keys = shown(pairs.field("key"))
+    values = shown(pairs.field("value"))
     return joined_lists(headers, join([keys, between, values], len(pairs), null), b",")
 
 
@@ -273,7 +276,8 @@ class LineTemplate:
         """Raises InvalidOptionError for a letter or an escape that does not exist."""
         pieces: list[bytes | Callable[[pa.RecordBatch], pa.Array | bytes]] = []
         for match in _PIECE.finditer(text):
-            letter, escape = match["letter"], match["escape"]
+            letter = match["letter"]
+            escape = match["escape"]
             if letter in _LETTERS:
                 pieces.append(_LETTERS[letter])
             elif escape is not None and escape[0] == "x" and len(escape) == 3:

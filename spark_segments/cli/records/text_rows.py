@@ -140,7 +140,8 @@ class _Lines:
         kept = filled
         if not self._is_printed:
             kept = _without_empty_ends(filled, lines, len(texts)) & ~has_none.to_numpy(zero_copy_only=False)[lines]
-        pairs, rows = listed.flatten().filter(pa.array(kept)), lines[kept]
+        pairs = listed.flatten().filter(pa.array(kept))
+        rows = lines[kept]
         keys, values = self._keys_and_values(pairs, rows)
         headers = pa.StructArray.from_arrays([keys.cast(pa.string()), values], fields=[*HEADERS_TYPE.value_type])
         row_ends = np.cumsum(np.bincount(rows, minlength=len(texts)), dtype=np.int32)

@@ -39,7 +39,8 @@ class FormatOptions:
 
     def split(self) -> tuple[dict[str, str], list[str]]:
         """(options of the layer values, other properties)."""
-        formats, others = {}, []
+        formats: dict[str, str] = {}
+        others: list[str] = []
         for text in self.properties or []:
             name, _, value = text.partition("=")
             if name.lower() in OPTIONS:

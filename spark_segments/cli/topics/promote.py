@@ -67,7 +67,8 @@ def promote(
 
 
 def _promoted(line: Mapping[str, Any], dry_run: bool) -> list[str]:
-    topic, former = line["topic"], line["former_uri"]
+    topic = line["topic"]
+    former = line["former_uri"]
     shown = [f"{era['partition']}: {era['leader_epoch']} from {era['start_offset']}" for era in line["leader_epochs"]]
     epochs = _few(shown, ", ")
     match line["action"]:
