@@ -40,10 +40,8 @@ def _setting(
 
 
 def _settings(cls: type) -> dict[str, Setting]:
-    rows = [entry for entry in dataclasses.fields(cls) if entry.metadata]
-    return {
-        name: Setting(name, default=row.default, **row.metadata) for row in rows if (name := row.name.replace("_", "."))
-    }
+    rows = {entry.name.replace("_", "."): entry for entry in dataclasses.fields(cls) if entry.metadata}
+    return {name: Setting(name, default=row.default, **row.metadata) for name, row in rows.items()}
 
 
 @dataclass(frozen=True, slots=True)

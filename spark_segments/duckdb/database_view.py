@@ -55,8 +55,13 @@ class DatabaseView:
         name: str,
         opens_files: bool,
     ) -> None:
-        self._connection, self.topic, self.kind, self.name = connection, topic, kind, name
-        self._ask, self._json, self._opens_files = ask, json, opens_files
+        self._connection = connection
+        self.topic = topic
+        self.kind = kind
+        self.name = name
+        self._ask = ask
+        self._json = json
+        self._opens_files = opens_files
         self._one: AsOne | None = None
         self.records = TopicTable(lambda: self._scan("tail"), narrowed, threads, json)
         self._keys = TopicTable(lambda: self._scan("tail_keys"), narrowed, threads)

@@ -70,8 +70,10 @@ class StatementProcess:
         ends = self._clock()
         process = self._process
         run = self._asked(("run", number), ends)
-        while (batch := self._asked(("next", run), ends, process)) is not None:
+        batch = self._asked(("next", run), ends, process)
+        while batch is not None:
             yield batch
+            batch = self._asked(("next", run), ends, process)
 
     def _started(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

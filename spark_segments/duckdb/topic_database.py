@@ -293,7 +293,8 @@ class TopicDatabase:
             raise
 
     def _end_run(self) -> None:
-        running, self._running = self._running, None
+        running = self._running
+        self._running = None
         if running is not None and not self.is_stuck:
             running.close()
 
@@ -500,7 +501,8 @@ def _hint(error: Exception, query: str, topics: list[str]) -> str | None:
 def _with_unique_names(schema: pa.Schema) -> pa.Schema:
     """The schema with numbers behind names that others have, too, as in the result of a join."""
     taken = set(schema.names)
-    fields, seen = [], set()
+    fields = []
+    seen = set()
     for column in schema:
         name = column.name
         number = 0

@@ -113,7 +113,8 @@ def messages(window: Window, row: int, *, check_crc: bool = True) -> Iterator[Ol
     data = byte_view(decompress(outer.codec, content, path=window.path, byte_position=byte_position)).data
     first = last = -1
     for message in _parsed(data, fail, is_inside=True):
-        first, last = message.offset if first < 0 else first, message.offset
+        first = message.offset if first < 0 else first
+        last = message.offset
     if first < 0:
         raise fail("a wrapper is empty")
     # Some versions of librdkafka left the wrapper's offset at 0.
@@ -121,7 +122,8 @@ def messages(window: Window, row: int, *, check_crc: bool = True) -> Iterator[Ol
     if shift + first < 0:
         raise fail("the offset of a wrapper is less than that of its last message")
     for message in map(checked, _parsed(data, fail, is_inside=True)):
-        timestamp, timestamp_type = message.timestamp, message.timestamp_type
+        timestamp = message.timestamp
+        timestamp_type = message.timestamp_type
         if outer.magic == message.magic == 1:
             timestamp_type = outer.timestamp_type
             timestamp = outer.timestamp if timestamp_type == LOG_APPEND_TIME else timestamp
@@ -153,7 +155,8 @@ def _parsed(data: memoryview, fail: _Fail, *, is_inside: bool) -> Iterator[OldMe
             raise fail("a key or a value reaches over the end of its message")
         if offset <= previous:
             raise fail("the offsets of messages do not rise")
-        timestamp, timestamp_type = NO_TIMESTAMP, NO_TIMESTAMP_TYPE
+        timestamp = NO_TIMESTAMP
+        timestamp_type = NO_TIMESTAMP_TYPE
         if magic:
             (timestamp,) = _INT64.unpack_from(data, at + 18)
             timestamp_type = LOG_APPEND_TIME if attributes & TIMESTAMP_TYPE_MASK else CREATE_TIME
@@ -268,7 +271,8 @@ class _Run:
         record = b"".join([*parts, b"\0"])
         self.records += _varint(len(record)) + record
         self.count += 1
-        self.last_offset, self.max_timestamp = message.offset, max(self.max_timestamp, message.timestamp)
+        self.last_offset = message.offset
+        self.max_timestamp = max(self.max_timestamp, message.timestamp)
 
     def batch(self) -> bytes:
         return made_batch(
@@ -285,7 +289,8 @@ class _Run:
 
 def _varint(value: int) -> bytes:
     """A number of up to 64 bits in Kafka's zigzag code."""
-    value, out = value * 2 if value >= 0 else -2 * value - 1, bytearray()
+    value = value * 2 if value >= 0 else -2 * value - 1
+    out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7

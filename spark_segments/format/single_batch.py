@@ -84,7 +84,8 @@ def empty_batches(start_offset: int, end_offset: int, leader_epoch: int) -> Iter
 
 def abort_marker(entry: ProducerEntry, offset: int, leader_epoch: int, timestamp: int) -> bytes:
     """The control batch that aborts the transaction of a producer, as its coordinator would write it."""
-    key, value = struct.pack(">hh", 0, ABORT), struct.pack(">hi", 0, max(entry.coordinator_epoch, 0))
+    key = struct.pack(">hh", 0, ABORT)
+    value = struct.pack(">hi", 0, max(entry.coordinator_epoch, 0))
     record = b"".join((b"\0\0\0", _short(key), _short(value), b"\0"))
     return made_batch(
         _short(record), 1, base_offset=offset, last_offset=offset, leader_epoch=leader_epoch,
@@ -118,7 +119,8 @@ def batch_from(window: Window, offset: int) -> bytes:
     if size < 0:
         raise damaged_record(batches, 0, -1 - size, path)
     attributes = int(batches.attributes[0])
-    base_timestamp, max_timestamp = int(batches.base_timestamp[0]), int(batches.max_timestamp[0])
+    base_timestamp = int(batches.base_timestamp[0])
+    max_timestamp = int(batches.max_timestamp[0])
     if not count:
         attributes &= ~(CODEC_MASK | DELETE_HORIZON_MASK)
         base_timestamp = NO_TIMESTAMP

@@ -112,7 +112,8 @@ def _address(storage: Storage, path: str) -> str:
 
 def _log_frame(spark: SparkSession, scan: Scan, formats: Mapping[str, str]) -> DataFrame:
     """The records of a scan by the data source."""
-    selection, snapshot = scan.selection, scan.snapshot
+    selection = scan.selection
+    snapshot = scan.snapshot
     starts = {str(number): ranges[0][0] for number, ranges in scan.offsets.items()}
     options = {
         "subscribe": snapshot.topic,

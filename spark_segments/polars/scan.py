@@ -171,7 +171,9 @@ def _condition(node: Any, schema: pa.Schema) -> pc.Expression | None:
 
 
 def _both(first: pc.Expression | None, second: pc.Expression | None) -> pc.Expression | None:
-    return first & second if first is not None and second is not None else second if first is None else first
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
 
 
 def _compared(name: str, operation: str, literal: Any, schema: pa.Schema) -> pc.Expression | None:

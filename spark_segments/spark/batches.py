@@ -32,7 +32,8 @@ def merged(batches: Iterable[pa.RecordBatch], schema: pa.Schema | None = None) -
         pending_bytes += batch.nbytes
         if pending_bytes >= MIN_BATCH_BYTES:
             yield _one(pending)
-            pending, pending_bytes = [], 0
+            pending = []
+            pending_bytes = 0
     if pending:
         yield _one(pending)
 

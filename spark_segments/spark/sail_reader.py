@@ -42,7 +42,7 @@ class SailReader(Reader):
         """Takes what filters say of partition, offset and timestamp. All of them are returned: Sail applies them to the
         rows.
         """
-        conditions = [condition for one in filters if (condition := condition_of(one)) is not None]
+        conditions = [condition for condition in map(condition_of, filters) if condition is not None]
         self._condition = reduce(operator.and_, conditions) if conditions else None
         return iter(filters)
 

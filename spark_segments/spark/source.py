@@ -83,8 +83,10 @@ class Source:
         for sentence in ignored_by_reader(all_options):
             _log.warning(sentence)
         # Spark sends this object to every task. Tasks need neither the snapshots nor the decoders kept here.
-        snapshots, self._snapshots = self._snapshots, None
-        readers, self._readers = self._readers, {}
+        snapshots = self._snapshots
+        self._snapshots = None
+        readers = self._readers
+        self._readers = {}
         if snapshots is None:
             snapshots, readers = _opened(options)
         if is_on_sail():

@@ -190,7 +190,8 @@ def first_undecodable(
     rows: pa.Array, convert: Callable[[pa.Array], pa.Array], error: Undecodable
 ) -> tuple[int, Undecodable]:
     """(the first row that `convert` refuses, its error there), by halving. `error` is that of all rows."""
-    low, high = 0, len(rows)  # rows[low:high] holds the row
+    low = 0
+    high = len(rows)  # rows[low:high] holds the row
     while high - low > 1:
         half = (low + high) // 2
         try:

@@ -229,7 +229,8 @@ def type_of_ddl(text: str) -> pa.DataType:
     """The type of a text in Spark's DDL: `struct<id: bigint, tags: array<string>>`, `decimal(10,2)`, or columns as in
     `id bigint, at timestamp`, which make a struct. Raises InvalidOptionError.
     """
-    tokens, at = [], 0
+    tokens = []
+    at = 0
     while at < len(text.rstrip()):
         token = _TOKEN.match(text, at)
         if token is None:
@@ -296,7 +297,8 @@ class _TypeParser:
         return pa.map_(key, pa.field("value", self.type()))
 
     def _decimal(self) -> pa.DataType:
-        precision, scale = self._next(), "0"
+        precision = self._next()
+        scale = "0"
         if self.rest[:1] == [","]:
             self._next()
             scale = self._next()

@@ -50,7 +50,8 @@ def read_messages(array: pa.BinaryArray, descriptor: Any, kind: pa.DataType) -> 
     """The messages of rows without nulls. Raises Undecodable."""
     from google.protobuf import json_format, message, message_factory
 
-    message_class, rows = message_factory.GetMessageClass(descriptor), []
+    message_class = message_factory.GetMessageClass(descriptor)
+    rows = []
     for row, value in enumerate(array.to_pylist()):
         try:
             rows.append(_values_of(message_class.FromString(value), ()))

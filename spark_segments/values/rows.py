@@ -41,7 +41,8 @@ def gathered(data: pa.Buffer | np.ndarray, starts: np.ndarray, sizes: np.ndarray
 def without(array: pa.BinaryArray, head: int, tail: int = 0) -> pa.BinaryArray:
     """Rows without nulls, each without its first `head` and last `tail` bytes. Raises Undecodable for a shorter row."""
     offsets = offsets_of(array)
-    starts, sizes = offsets[:-1] + head, np.diff(offsets) - head - tail
+    starts = offsets[:-1] + head
+    sizes = np.diff(offsets) - head - tail
     if (sizes < 0).any():
         raise Undecodable("too few bytes", int(np.flatnonzero(sizes < 0)[0]))
     return gathered(array.buffers()[2], starts, sizes)

@@ -35,7 +35,8 @@ def header(schema_id: int) -> bytes:
 def schema_ids(array: pa.BinaryArray) -> np.ndarray:
     """The schema id of each row: int64[n]. Raises Undecodable with the first row without an id."""
     offsets = offsets_of(array)
-    starts, sizes = offsets[:-1], np.diff(offsets)
+    starts = offsets[:-1]
+    sizes = np.diff(offsets)
     if not len(starts):
         return np.zeros(0, np.int64)
     data = np.frombuffer(array.buffers()[2] or b"", np.uint8)

@@ -136,7 +136,8 @@ class TimeLookUpCheck:
             return
         largest = np.maximum.accumulate(np.append(self._largest, batches.max_timestamp))
         end = int(batches.byte_position[-1] + batches.size[-1])
-        first, last = self._checked, int(np.searchsorted(self._begin, end))
+        first = self._checked
+        last = int(np.searchsorted(self._begin, end))
         if first < last:
             before = np.searchsorted(batches.byte_position, self._begin[first:last])
             self._passed_over[first:last] = largest[before]

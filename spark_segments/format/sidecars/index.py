@@ -51,7 +51,8 @@ def parse_offset_index(data: Any, *, path: str = "") -> tuple[np.ndarray, np.nda
     relative_offset = entries["relative_offset"].astype(np.int32)
     byte_position = entries["position"].astype(np.int32)
     used = _without_zero_tail((relative_offset != 0) | (byte_position != 0))
-    relative_offset, byte_position = relative_offset[:used], byte_position[:used]
+    relative_offset = relative_offset[:used]
+    byte_position = byte_position[:used]
     _check_rising(relative_offset, "Relative offsets of an offset index do not rise", path, OFFSET_ENTRY_BYTES)
     _check_rising(byte_position, "Positions of an offset index do not rise", path, OFFSET_ENTRY_BYTES)
     return relative_offset, byte_position
@@ -66,7 +67,8 @@ def parse_time_index(data: Any, *, path: str = "") -> tuple[np.ndarray, np.ndarr
     timestamp = entries["timestamp"].astype(np.int64)
     relative_offset = entries["relative_offset"].astype(np.int32)
     used = _without_zero_tail((timestamp != 0) | (relative_offset != 0))
-    timestamp, relative_offset = timestamp[:used], relative_offset[:used]
+    timestamp = timestamp[:used]
+    relative_offset = relative_offset[:used]
     _check_rising(timestamp, "Timestamps of a time index do not rise", path, TIME_ENTRY_BYTES)
     _check_rising(relative_offset, "Relative offsets of a time index fall", path, TIME_ENTRY_BYTES, strictly=False)
     return timestamp, relative_offset
@@ -166,7 +168,9 @@ def indexes_of_runs(
         if last:
             time_index += last_bytes[last_start : last_start + TIME_ENTRY_BYTES]
         indexes.append((offset_bytes[offset_start:offset_end], time_index))
-        offset_start, time_start, last_start = offset_end, time_end, last_start + TIME_ENTRY_BYTES
+        offset_start = offset_end
+        time_start = time_end
+        last_start = last_start + TIME_ENTRY_BYTES
     return indexes, states
 
 

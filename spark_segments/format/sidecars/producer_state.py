@@ -216,7 +216,8 @@ def _rows_that_matter(batches: BatchTable, control: np.ndarray) -> np.ndarray:
 
 
 def _after_batch(entry: ProducerEntry, batches: BatchTable, row: int, offset_shift: int) -> ProducerEntry:
-    first_offset, last_offset = int(batches.base_offset[row]), int(batches.last_offset[row])
+    first_offset = int(batches.base_offset[row])
+    last_offset = int(batches.last_offset[row])
     begins = bool(batches.is_transactional[row]) and entry.current_txn_first_offset == NO_OFFSET
     return ProducerEntry(
         producer_id=entry.producer_id,

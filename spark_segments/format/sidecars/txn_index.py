@@ -103,7 +103,8 @@ def parse_txn_index(data: Any, *, path: str = "") -> AbortedTransactions:
         byte_position = int(wrong[0]) * TXN_ENTRY_BYTES
         raise _damaged("An entry of a transaction index has a version that is not known", path, byte_position)
     aborted = AbortedTransactions(*(entries[name].astype(np.int64) for name in _NAMES))
-    first_offset, last_offset = aborted.first_offset, aborted.last_offset
+    first_offset = aborted.first_offset
+    last_offset = aborted.last_offset
     previous = np.concatenate(([-1], last_offset[:-1]))
     bad = (aborted.producer_id < 0) | (first_offset < 0) | (first_offset > last_offset) | (last_offset <= previous)
     wrong = np.flatnonzero(bad)

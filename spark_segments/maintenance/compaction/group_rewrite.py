@@ -136,7 +136,8 @@ class GroupRewrite:
 
     def _leave(self, segment: Segment, batches: BatchTable) -> None:
         """Remembers unchanged batches: they are copied if a later batch changes."""
-        start, end = int(batches.byte_position[0]), int(batches.byte_position[-1] + batches.size[-1])
+        start = int(batches.byte_position[0])
+        end = int(batches.byte_position[-1] + batches.size[-1])
         if self._unchanged and self._unchanged[-1][0] is segment and self._unchanged[-1][2] == start:
             start = self._unchanged.pop()[1]
         self._unchanged.append((segment, start, end))
@@ -175,7 +176,8 @@ class GroupRewrite:
         self._writer.add_tombstones(self._tombstones)
         for aborted in self._aborted:
             self._writer.add_aborted(aborted)
-        self._tombstones, self._aborted = 0, []
+        self._tombstones = 0
+        self._aborted = []
         row = self._writer.close(
             topic_id=self._group[0].topic_id,
             created_ms=max(segment.created_ms for segment in self._group),

@@ -79,7 +79,8 @@ class NotedBatches:
         first_uncleanable_offset: int,
     ) -> None:
         """Notes the batches of the segment's next window, all of whose CRCs were checked."""
-        batches, shift = window.batches, window.offset_shift
+        batches = window.batches
+        shift = window.offset_shift
         dense = batches.last_offset - batches.base_offset + 1 == batches.count
         ends_round = batches.last_offset + (shift + 1) == first_uncleanable_offset
         keeps_header = ends_round | producers.mask(batches, shift)
@@ -151,7 +152,8 @@ def windows_to_read(
     edges[lasts + 1] -= 1
     is_read = np.cumsum(edges[:-1]) > 0
     rows = np.flatnonzero(is_read)
-    starts, ends = notes.byte_position[rows], ends[rows]
+    starts = notes.byte_position[rows]
+    ends = ends[rows]
     read_bytes = np.cumsum(notes.size[rows], dtype=np.int64)
     windows: list[Ranges] = []
     first = 0

@@ -72,7 +72,8 @@ class SecondPass:
 
     def __call__(self, task: GroupsTask) -> list[RewrittenGroup]:
         """If a group fails, the files of the others are deleted: no commit can name them."""
-        record_filter, work = self.record_filter, self.work
+        record_filter = self.record_filter
+        work = self.work
         if isinstance(record_filter, MapFile):
             offset_map = record_filter.read(self.storage, work.settings.map_bytes, work.settings.load_factor)
             record_filter = work.record_filter(offset_map)
@@ -154,7 +155,8 @@ class _GroupCleaner:
         So is the read of a window, where it is known before what it begins and ends with, and that nothing in it has to
         do with a transaction.
         """
-        live, is_local = self.record_filter.live, self.storage.is_local
+        live = self.record_filter.live
+        is_local = self.storage.is_local
         for segment in group:
             file = SegmentFile(self.storage, segment)
             notes = self.noted.whole(segment) if live.end_offset >= segment.next_offset else None
@@ -210,7 +212,8 @@ class _GroupCleaner:
 
 
 def _check_crcs(window: Window) -> None:
-    batches, starts = window.batches, window.starts
+    batches = window.batches
+    starts = window.starts
     scan = scan_batches(window.data, path=window.path, limit_bytes=int(starts[-1] + batches.size[-1]))
     if scan.error is not None:
         scan.error.byte_position = int(batches.byte_position[len(scan.batches)])

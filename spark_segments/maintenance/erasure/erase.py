@@ -108,7 +108,8 @@ class _Erasure:
 
     def run(self) -> None:
         """Plans, writes and commits, until nothing is left to do."""
-        job, report = self.job, self.job.report
+        job = self.job
+        report = self.job.report
         snapshot = job.log.manifest(self.topic).snapshot(deleted=self.history)
         snapshot.check_role(report.job)
         self.topic_id = snapshot.topic_id
@@ -306,7 +307,8 @@ class _Erasure:
 
     def _delete_history(self) -> None:
         """Deletes the removed files that have the keys, also files that readers still use."""
-        job, paths = self.job, self._paths_of_history(self._same_topic())
+        job = self.job
+        paths = self._paths_of_history(self._same_topic())
 
         def change(current: Snapshot) -> Change | None:
             waiting = _waiting(current)
@@ -350,7 +352,8 @@ def _rewritten(done: Iterable[RewrittenGroup]) -> dict[int, list[tuple[int, int]
     ranges: dict[int, list[tuple[int, int]]] = {}
     for group in done:
         if group.stats.superseded:
-            first, last = group.inputs[0], group.inputs[-1]
+            first = group.inputs[0]
+            last = group.inputs[-1]
             ranges.setdefault(first.partition, []).append((first.base_offset, last.next_offset))
     return ranges
 

@@ -54,7 +54,8 @@ class EraseFromSegment:
         assert fits, "the map has room for all keys"
         latest.advance(int(offsets.max()))
         rules = RecordFilter(latest, 0, 0, -1, ActiveProducers.of(), only_superseded=True)
-        file, transactions = SegmentFile(self.storage, segment), UntouchedTransactions()
+        file = SegmentFile(self.storage, segment)
+        transactions = UntouchedTransactions()
         aborted = file.aborted_in(segment.base_offset, segment.next_offset)
         epochs = self.leader_epochs[segment.partition]
         with GroupRewrite(self.storage, self.topic, self.config, [segment], epochs) as rewrite:

@@ -121,7 +121,8 @@ def explain_record(
 
 def _explained(snapshot: Snapshot, config: TopicConfig, explanation: Explanation, *, cleans: bool) -> Explanation:
     """As `explain_record`, as if every run were a file. `explanation`: what is known without the rows of segments."""
-    offset, now_ms = explanation.offset, explanation.now_ms
+    offset = explanation.offset
+    now_ms = explanation.now_ms
     if Hole.within(snapshot, explanation.partition, offset, offset + 1):
         return dataclasses.replace(explanation, state=RecordState.GONE)
     # All partitions stay, because the plans know them by their places, but only this partition has rows.
@@ -308,9 +309,12 @@ class _Record:
     ) -> Step:
         if self.cleans:
             # Cleaning may drop the record with the largest timestamp, and may join the segment with younger segments.
-            earliest_ms, latest_ms = min(earliest_ms, self._first_cleaning_ms()), NEVER
+            earliest_ms = min(earliest_ms, self._first_cleaning_ms())
+            latest_ms = NEVER
         window = TimeBounds.of(max(earliest_ms, self.now_ms), latest_ms)
-        waits_for = None if window.latest_ms is not None else Wait.CLEANING if self.cleans else _missing(roll)
+        waits_for = None
+        if window.latest_ms is None:
+            waits_for = Wait.CLEANING if self.cleans else _missing(roll)
         return Step("retain", rule, window, waits_for, facts)
 
     def _largest(self, expected: _SegmentForecast) -> dict[str, Any]:

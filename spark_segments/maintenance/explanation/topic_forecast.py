@@ -74,7 +74,8 @@ def forecast_topic(snapshot: Snapshot, config: TopicConfig, now_ms: int) -> Topi
     starts = live.of_partitions("log_start_offset")
     expired = plan_retention(rows, starts, config, now_ms)
     going = {int(row): REASONS[reason] for row, reason in zip(expired.rows, expired.reason, strict=True)}
-    rules, numbers = RollRules.of(snapshot.topic_id, config), live.of_partitions("partition")
+    rules = RollRules.of(snapshot.topic_id, config)
+    numbers = live.of_partitions("partition")
     emptied = numbers[emptied_partitions(rows, starts, config, now_ms)]
     rolls = plan_roll(snapshot.live, rules, now_ms, emptied).partitions  # the jitter goes by the partition's number
     removed = _by_row(row_tables.in_states(snapshot.segments, *OUT_OF_LOG), partitions)
@@ -146,7 +147,8 @@ class _Live:
 
     def retain_bytes(self) -> np.ndarray:
         """How much must be appended until retention.bytes are left without a segment and all before it."""
-        grows, most_bytes = self._never(), self.config.retention_bytes
+        grows = self._never()
+        most_bytes = self.config.retention_bytes
         if not self.config.delete or most_bytes < 0:
             return grows
         log_bytes = self.numbers("log_bytes")
@@ -175,7 +177,9 @@ class _Live:
         """When all of each partition with an active segment has expired: see `emptied_partitions`. By size it has since
         the last append.
         """
-        count, owner, config = self.partitions.num_rows, self.owner, self.config
+        count = self.partitions.num_rows
+        owner = self.owner
+        config = self.config
         chunks = ~self.sealed
         has_records = np.bincount(owner[chunks], self.numbers("log_bytes")[chunks], minlength=count) > 0
         created_ms = _largest(owner[chunks], self.numbers("created_ms")[chunks], count)
@@ -203,8 +207,10 @@ class _Live:
 
     def max_lag_ms(self, candidates: Sequence[CompactionCandidate]) -> np.ndarray:
         """When what is dirty in a partition has waited for max.compaction.lag.ms: see `plan_compaction`."""
-        count, owner = self.partitions.num_rows, self.owner
-        dirty, bound = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        count = self.partitions.num_rows
+        owner = self.owner
+        dirty = np.zeros(count, np.int64)
+        bound = np.zeros(count, np.int64)
         for candidate in candidates:
             dirty[candidate.partition] = candidate.first_dirty_offset
             bound[candidate.partition] = candidate.first_uncleanable_offset

@@ -66,7 +66,8 @@ def topic_sizes(
     left = np.ones(live.num_rows, bool)
     left[expired.rows] = False
     sizes = np.where(left, file_bytes(live), 0)
-    may_go, going_ms = np.zeros(live.num_rows, bool), np.where(left, newest_ms(live), -1)
+    may_go = np.zeros(live.num_rows, bool)
+    going_ms = np.where(left, newest_ms(live), -1)
     active = left & ~is_sealed(live)
     if config.delete and live.num_rows:
         first_row, rows = partition_runs(owner)

@@ -282,7 +282,8 @@ class _SegmentLook:
 
     def _check_limits(self, batches: BatchTable) -> None:
         """A batch has no bits that mean nothing, and is no larger than the topic allowed when it was appended."""
-        settings, offset = self._task.settings, batches.base_offset + self._segment.offset_shift
+        settings = self._task.settings
+        offset = batches.base_offset + self._segment.offset_shift
         is_judged = settings.known_at(offset) & (batches.magic >= MAGIC)
         if not is_judged.any():
             return

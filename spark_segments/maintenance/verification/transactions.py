@@ -117,7 +117,8 @@ def check_stable_offset(
     A transaction may have begun below the log start: the row's producer snapshot has it. A marker may have been in a
     hole: then nobody knows whether its transaction has ended.
     """
-    start, end = row.log_start_offset, row.log_end_offset
+    start = row.log_start_offset
+    end = row.log_end_offset
     opened = {*_walked(segments)[1].values(), *_opened_before(row)}
     stable = max(start, min(opened, default=end))
     found = max(start, row.last_stable_offset)

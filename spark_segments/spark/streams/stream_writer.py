@@ -68,7 +68,8 @@ class StreamWriter(*_BASES):  # type: ignore[misc]
         freeze_imports()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ChunksMessage:
-        query_id, batch_id = task_property(QUERY_ID), task_property(BATCH_ID)
+        query_id = task_property(QUERY_ID)
+        batch_id = task_property(BATCH_ID)
         if query_id is None or batch_id is None:
             raise SegmentsError(
                 "A task does not know its streaming query and batch, so the batch could not be added exactly once",

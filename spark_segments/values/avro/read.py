@@ -78,7 +78,8 @@ class AvroReader:
         """The values of rows data[starts[i]:ends[i]] (int64[n] each). Raises Undecodable with the row."""
         width = len(self.columns)
         left = np.zeros(self.depth + 1, np.int64)
-        counts, sizes = np.zeros(width, np.int64), np.zeros(width, np.int64)
+        counts = np.zeros(width, np.int64)
+        sizes = np.zeros(width, np.int64)
         arguments = self.program, b"" if data is None else data, starts, ends
         row, reason = kernels.read_rows(*arguments, False, counts, sizes, [], [], left)
         if reason != k.FINE:

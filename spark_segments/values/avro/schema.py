@@ -259,7 +259,8 @@ def _logical(value: dict[str, Any], node: Node) -> Node:
     logical = value.get("logicalType")
     same = {name: getattr(node, name) for name in ("kind", "name", "aliases", "size")}
     if logical == "decimal" and node.kind in ("bytes", "fixed"):
-        precision, scale = value.get("precision"), value.get("scale", 0)
+        precision = value.get("precision")
+        scale = value.get("scale", 0)
         if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
             return node  # the specification: an invalid logical type is ignored
         if scale > MOST_DIGITS:

@@ -31,7 +31,8 @@ def write(array: pa.Array, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
         plan.node(array, node, 0, "")
     nodes = np.array(plan.nodes, np.int64).reshape(-1, 4)
     offsets = np.zeros(len(array) + 1, np.int64)
-    index, stop = np.zeros(plan.depth + 2, np.int64), np.zeros(plan.depth + 2, np.int64)
+    index = np.zeros(plan.depth + 2, np.int64)
+    stop = np.zeros(plan.depth + 2, np.int64)
     arguments = program_of(plan.lines), len(array), prefix, nodes
     row, reason = kernels.write_rows(*arguments, False, np.empty(0, np.uint8), offsets, index, stop)
     if reason != k.FINE:
@@ -170,7 +171,8 @@ class _WritePlan:
 
     def _wide_union(self, array: pa.Array, node: Node, level: int, path: str) -> None:
         """The first member of the struct that is set; of a column that is no such struct, the widest branch it fits."""
-        members, choices = node.members, []
+        members = node.members
+        choices = []
         names = [field.name for field in array.type] if pa.types.is_struct(array.type) else []
         if pa.types.is_struct(node.type) and names == [field.name for field in node.type]:
             for at, (branch, child) in enumerate(members):

@@ -78,9 +78,9 @@ class DirectoryRegistry(Registry):
             alike = (number for number in sorted(numbers) if self.schema(number, subject) == schema)
             schema_id = next(alike, None) or max(numbers, default=0) + 1
             if schema_id not in numbers:
-                self._write(folder, f"{schema_id}.{_SUFFIXES[schema.kind]}", schema.text)
-            self._add(index, subject, max(versions, default=0) + 1, schema_id, schema)
-            self._write(directory, SUBJECTS, json.dumps(index, indent=2))
+                _write(folder, f"{schema_id}.{_SUFFIXES[schema.kind]}", schema.text)
+            _add(index, subject, max(versions, default=0) + 1, schema_id, schema)
+            _write(directory, SUBJECTS, json.dumps(index, indent=2))
             return schema_id
 
     def _id_of(self, subject: str, schema: Schema) -> int | None:
@@ -134,15 +134,6 @@ class DirectoryRegistry(Registry):
                 raise ValueError("a GUID of no schema")
         return index
 
-    @staticmethod
-    def _add(index: dict[str, Any], subject: str, version: int, schema_id: int, schema: Schema) -> None:
-        index["subjects"].setdefault(subject, {"versions": {}})["versions"][str(version)] = schema_id
-        name = qualified_in(context_of(subject), str(schema_id))
-        if schema.references:
-            index["references"][name] = json_of_schema(schema)["references"]
-        if schema.guid is not None:
-            index["guids"][schema.guid] = name
-
     @contextlib.contextmanager
     def _locked(self, what: str) -> Iterator[Path]:
         """The directory, locked: no other process registers in it meanwhile."""
@@ -159,17 +150,26 @@ class DirectoryRegistry(Registry):
                 left.unlink()
             yield directory
 
-    @staticmethod
-    def _write(directory: Path, name: str, text: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        fresh = directory / f".{name}.new"
-        with fresh.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, directory / name)
-
 
 def _folder(context: str) -> str:
     """The folder of a context's schemas in the directory, with a slash behind it."""
     return f"contexts/{context}/" if context else ""
+
+
+def _add(index: dict[str, Any], subject: str, version: int, schema_id: int, schema: Schema) -> None:
+    index["subjects"].setdefault(subject, {"versions": {}})["versions"][str(version)] = schema_id
+    name = qualified_in(context_of(subject), str(schema_id))
+    if schema.references:
+        index["references"][name] = json_of_schema(schema)["references"]
+    if schema.guid is not None:
+        index["guids"][schema.guid] = name
+
+
+def _write(directory: Path, name: str, text: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    fresh = directory / f".{name}.new"
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, directory / name)

@@ -304,7 +304,9 @@ def _carried(kind: pa.DataType, numeric: bool = False) -> pa.DataType:
     if t.is_decimal(kind):
         return kind if numeric else pa.binary()
     name = _logical_name(kind)
-    return kind if name is None else pa.int64() if name == "Timestamp" else pa.int32()
+    if name is None:
+        return kind
+    return pa.int64() if name == "Timestamp" else pa.int32()
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:

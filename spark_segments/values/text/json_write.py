@@ -58,7 +58,8 @@ def without_orders(text: pa.Array) -> pa.LargeBinaryArray:
 
 
 def _json_strings(text: pa.Array, table: np.ndarray, *, is_string: bool, is_safe: bool) -> pa.LargeBinaryArray:
-    offsets, sizes = offsets_of(text), np.empty(len(text), np.int64)
+    offsets = offsets_of(text)
+    sizes = np.empty(len(text), np.int64)
     data = (text.buffers()[2] or b"") if len(text) else b""
     json_strings(data, offsets, sizes, None, table, is_string, is_safe)
     if text.null_count:
