@@ -110,6 +110,8 @@ def split(
 
 
 def _parts(size: int, total: int, parts: int) -> int:
+    # Half up, as Scala rounds. Python's round goes to the even number, and pieces would differ from those of Spark's
+    # Kafka source.
     return max(math.floor(size / total * parts + 0.5), 1)
 
 

@@ -117,6 +117,7 @@ class RowWriter(Versioned):
             repeated.update(message.repeated)
             for chunks in message.chunks:
                 topics.setdefault(chunks.topic, []).append(chunks)
+        # Sorted, so that a repeat of a write that failed in between commits in the same order.
         names = sorted(topics.keys() | repeated)
         for number, topic in enumerate(names):
             try:

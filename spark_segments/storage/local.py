@@ -75,6 +75,7 @@ class LocalFiles:
 
     def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
         with open(path, "rb", buffering=0) as file:
+            # Of the open file: by its path, the size could be that of a file which has taken its place since.
             rest = max(os.fstat(file.fileno()).st_size - offset, 0)
             length_read = rest if length is None else min(length, rest)
             # Arrow's pool keeps its pages: far cheaper than fresh pages when large.
@@ -160,6 +161,7 @@ class LocalFiles:
 
     def create(self, path: str, data: Any, *, is_forced: bool = True) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        # Beside the file: a link does not lead to another file system.
         staged = os.path.join(os.path.dirname(path), f"{uuid.uuid4().hex}.tmp")
         try:
             with open(staged, "xb") as file:
@@ -182,6 +184,8 @@ class LocalFiles:
 
     def force(self, paths: Iterable[str], root: str) -> None:
         files = list(dict.fromkeys(paths))
+        # A file's name is in its directory, whose own name is in the one above: without them all, a power loss could
+        # take the name of a file whose bytes are safe.
         inside = {directory for path in files for directory in _directories(path, root)}
         self._each(self._force_file, files)
         self._each(self._force_directory, inside)
@@ -231,6 +235,7 @@ class LocalFiles:
 
     def _note(self, state: tuple[int, int, int]) -> None:
         if len(self._forced) >= _MOST_NOTED:
+            # What is forgotten is forced once more: that costs time, and no bytes.
             self._forced.clear()
         self._forced.add(state)
 

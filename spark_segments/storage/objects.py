@@ -67,6 +67,7 @@ class ObjectStore:
 
     def read(self, path: str, offset: int, length: int | None) -> pa.Buffer:
         if length == 0:
+            # No store takes a range of no bytes.
             self.size(path)  # raises for a file that is missing
             return pa.py_buffer(b"")
         byte_range = {"offset": offset} if length is None else (offset, offset + length)
@@ -175,6 +176,7 @@ class ObjectStore:
             with _errors():
                 self.store.delete(keys)
         except FileNotFoundError:  # of Azure and Google, which may have left the others
+            # One by one, so that none is left because another was gone.
             for key in keys:
                 with contextlib.suppress(FileNotFoundError), _errors():
                     self.store.delete(key)

@@ -175,6 +175,7 @@ class Storage:
             data = pa.py_buffer(b"".join(self.read(path, start, end - start) for start, end in ranges))
         if writable:
             return data if data.is_mutable else pa.py_buffer(bytearray(data))
+        # Batches and columns are views of these bytes: whoever wrote to one would change all of them.
         return pa.py_buffer(memoryview(data).toreadonly()) if data.is_mutable else data
 
     def open_file(self, path: str) -> OpenFile | None:
@@ -366,6 +367,7 @@ class Storage:
             except OSError as error:
                 if attempt == ATTEMPTS or error.errno not in _TRANSIENT:
                     raise _failure(error, self.location(path), self.hidden) from _cause(error, self.hidden)
+            # At random: tasks that failed in the same moment would else come again in the same moment.
             time.sleep(random.uniform(0.5, 1.0) * self.retry_backoff_seconds * 2 ** (attempt - 1))
         raise AssertionError("the last attempt returns or raises")
 
@@ -409,6 +411,7 @@ class WriteStream:
             self.close()
             return
         with contextlib.suppress(OSError):  # the first error is the one to show
+            # Closed, an upload would become an object with half of the bytes. Half of a local file is left to vacuum.
             getattr(self._file, "abandon", self._file.close)()
 
 

@@ -144,13 +144,16 @@ def _clean_rounds(
     number = result.partition
     manifest = Manifest(storage, settings.topic, settings.open_delta_log, settings.defaults)
     while True:
+        # Read for each round: hours may lie between two, and other jobs commit meanwhile.
         snapshot = manifest.snapshot().narrowed({number})
         config = topic_config(snapshot.config, settings.defaults)
         if snapshot.topic_id != settings.topic_id or not config.compact:
             result.lost = True
             return
         row = snapshot.partition(number)
+        # Retention may have passed what was cleaned: below the log start nothing is left to clean.
         first_dirty = max(row.first_dirty_offset, row.log_start_offset)
+        # Never above the target: records that came since the plan would keep the job at a busy partition without end.
         bound = min(target, _first_uncleanable(snapshot, config, settings, number))
         result.first_dirty_offset = first_dirty
         if first_dirty > bound or (first_dirty == bound and not cleans_again):

@@ -113,6 +113,8 @@ class _Erasure:
         snapshot = job.log.manifest(self.topic).snapshot(deleted=self.history)
         snapshot.check_role(report.job)
         self.topic_id = snapshot.topic_id
+        # Which records go is decided here, once. With the log end of a later round, records of the keys that came
+        # meanwhile would go, too.
         wanting = self._plan(snapshot)
         tombstones = Counter(partition for partition, _ in wanting)
         if job.dry_run:
@@ -125,6 +127,7 @@ class _Erasure:
             return
         if wanting:
             self._append_tombstones(wanting)
+        # A round that another job overtakes loses only the segments that this job replaced. The next one looks again.
         for _ in range(MOST_ROUNDS):
             snapshot = self._same_topic()
             holding, beside = self._to_do(snapshot)
@@ -152,9 +155,12 @@ class _Erasure:
         self.ends = {number: dict.fromkeys(self.keys, end) for number, (_, end) in bounds.items()}
         if not self.job.config(snapshot).compact:
             return []
+        # A key whose newest record is a tombstone already needs no other one: each repeat of an erasure would append
+        # one.
         newest: dict[tuple[int, int], KeyRecords] = {}
         for segment in live:
             for match in self.records[_place(segment)]:
+                # A segment may begin below the log start. What lies there has left the log, and needs no tombstone.
                 if match.last_offset >= bounds[segment.partition][0]:
                     newest[segment.partition, match.key] = match  # segments come in the order of their offsets
         wanting = []
@@ -244,7 +250,9 @@ class _Erasure:
                 "timestamp": pa.array([now_ms] * len(ordered), pa.timestamp("ms", "UTC")),
             }
         )
+        # In order of partition and key, so that the offset of each follows from the first one of its partition.
         offsets = append(self.job.log, self.topic, rows, topic_row=_row_with_tombstones)
+        # The tombstone itself stays: the records below its offset go.
         next_offsets = {partition: first for partition, (first, _) in offsets.items()}
         for partition, key in ordered:
             self.ends[partition][key] = next_offsets[partition]
@@ -293,6 +301,7 @@ class _Erasure:
             topic=lambda current: self._topic_row(current, history=False, rewritten=_rewritten(done)),
         )
         committed = {swap.old[0].identity for swap in swaps}
+        # No commit names the files of the others, and no later commit will: the next round writes its own.
         discard_groups(self.job.storage, [group for group in done if group.inputs[0].identity not in committed])
         return [group for group in done if group.inputs[0].identity in committed]
 

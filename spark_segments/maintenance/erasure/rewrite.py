@@ -52,7 +52,10 @@ class EraseFromSegment:
         latest = LatestKeys(max(4096, _BYTES_A_KEY * len(ends)))
         fits = latest.put_records(pa.array(list(ends), pa.binary()), offsets)
         assert fits, "the map has room for all keys"
+        # The filter drops what lies below the newest offset of its key, as a compaction does: here that is where an
+        # erasure ends.
         latest.advance(int(offsets.max()))
+        # Nothing but records of the keys goes: no tombstone for its age, and no marker of a transaction.
         rules = RecordFilter(latest, 0, 0, -1, ActiveProducers.of(), only_superseded=True)
         file = SegmentFile(self.storage, segment)
         transactions = UntouchedTransactions()

@@ -88,6 +88,7 @@ def _search_segment(storage: Storage, topic: str, keys: tuple[bytes, ...], segme
     if not matches:
         return ()
     numbers, offsets, tombstones = (np.concatenate(parts) for parts in zip(*matches, strict=True))
+    # Bytes beside the row's offsets count, too: a file that keeps them keeps the key.
     inside = (offsets >= segment.base_offset) & (offsets < segment.next_offset)
     return tuple(
         _summary(int(key), offsets[numbers == key], tombstones[numbers == key], inside[numbers == key])

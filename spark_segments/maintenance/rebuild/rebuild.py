@@ -90,6 +90,7 @@ def rebuild_manifest(log: LogDirectory, topic: str, *, dry_run: bool = False) ->
     keeps_id = report.details["is_exact"] or facts.snapshot.role == FOLLOWER
     if not keeps_id:
         topic_id = TopicRow.new_id()
+    # FENCED numbers are used up before it, so that a writer that still remembers the lost table cannot commit.
     version = facts.last_version + FENCED + 2
     report.details |= {"version": version, "topic_id": None if dry_run and not keeps_id else topic_id}
     if not dry_run:
@@ -105,6 +106,8 @@ def _commit(log: LogDirectory, manifest: Manifest, facts: KnownTopic, topic_id: 
     topic = snapshot.topic_row
     partitions = snapshot.partitions
     if topic_id != snapshot.topic_id:
+        # Under the old id, streams and groups would go on at offsets of which nobody knows whether they are the same
+        # records.
         live = row_tables.with_column(live, "topic_id", pa.repeat(topic_id, live.num_rows))
         partitions = row_tables.with_column(partitions, "topic_id", pa.repeat(topic_id, partitions.num_rows))
         topic = _under_a_new_id(topic, topic_id, removed)
@@ -170,6 +173,7 @@ def is_lost(log: LogDirectory, topic: str) -> bool:
             path=manifest.log.location,
             hint="To have it again, take the file deleted.json away first",
         )
+    # Listed before the manifest is read. Listed after it, a commit that comes in between would seem lost.
     versions = notes_of(log.storage, topic).made_versions
     failure = _failure(manifest)
     left = [*list_copies(manifest.log), *log.storage.list(manifest.log.directory, recursive=True)]
@@ -283,6 +287,7 @@ def _groups(log: LogDirectory, topic: str) -> list[dict[str, Any]]:
     for group in Group.all(log):
         try:
             positions = group.positions()
+        # A damaged file of a group says nothing of the topic, and must not keep it from being rebuilt.
         except SegmentsError:
             continue
         positions_in_topic += [

@@ -72,7 +72,9 @@ def topic_sizes(
     if config.delete and live.num_rows:
         first_row, rows = partition_runs(owner)
         for start, end in zip(first_row.tolist(), (first_row + rows).tolist(), strict=True):
+            # By partition: a young segment keeps all behind it, and none of another partition.
             np.maximum.accumulate(going_ms[start:end], out=going_ms[start:end])
+        # Expired rows count as gone, not as misses: else the first of them would end the prefix of all that may go.
         may_go = left & prefix(~left | (~active & (now_ms - going_ms > min_retention_ms)), first_row, rows)
     stays = int(sizes[~may_go & ~active].sum())
     return TopicSizes(

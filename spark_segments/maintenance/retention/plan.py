@@ -66,6 +66,7 @@ def emptied_partitions(live: pa.Table, log_start: np.ndarray, config: TopicConfi
     sealed = is_sealed(live)
     is_first = sealed.copy()  # of a segment: the chunks of a partition are one
     is_first[0] = True
+    # A row begins a segment after a sealed one, and in another partition. Two chunks side by side are one segment.
     is_first[1:] |= (owner[1:] != owner[:-1]) | sealed[:-1]
     first = np.flatnonzero(is_first)
     last = np.append(first[1:], live.num_rows) - 1
@@ -127,6 +128,8 @@ class _Segments:
         kept_bytes = np.where(gone, 0, self.log_bytes)
         total = np.add.reduceat(kept_bytes, first_row)
         running = np.cumsum(kept_bytes)
+        # One running sum goes over all partitions: what lies before a partition is added, so that `left` counts its own
+        # rows.
         before_partition = running[first_row] - kept_bytes[first_row]
         # What would be left once this row and all before it are gone must still be retention.bytes.
         left = np.repeat(total + before_partition, rows) - running
@@ -170,6 +173,7 @@ def partition_runs(owner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def prefix(flags: np.ndarray, first_row: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Clears each partition's flags from its first False on."""
     misses = np.cumsum(~flags)
+    # How many misses lie before each partition. While the sum is still that, no row of the partition was one.
     before = misses[first_row] - ~flags[first_row]
     values: np.ndarray = misses == np.repeat(before, rows)
     return values

@@ -70,6 +70,7 @@ def retain(
     if max_bytes is not None and topics is not None:
         found = ", ".join(topics)
         raise InvalidOptionError("max_bytes is a limit for a whole log directory", expected="no topic", found=found)
+    # Read before any topic is: a floor that is no time must not be found after the first commit.
     least_ms = span_ms(min_retention_ms)
     snapshots: Iterable[Snapshot] = (snapshot for snapshot, _ in job.snapshots(load=False))
     limit = None

@@ -35,6 +35,7 @@ class CopyTask:
     def may_share(self) -> bool:
         """Whether the copy is a merged chunk so small that it goes into a shared object."""
         planned = self.planned
+        # A run of an object has no .txnindex: without it a reader would take aborted records for committed ones.
         aborted = any(chunk.txn_index_bytes for chunk in planned.chunks)
         return not planned.sealed and not aborted and planned.log_bytes < CHUNK_BYTES
 
@@ -102,6 +103,7 @@ def copied(
     in_objects = set(itertools.chain.from_iterable(objects))
     tasks = [*objects, *([number] for number in numbers if number not in in_objects)]
     rows = _run(copy, copies, tasks, spark, progress)
+    # An object fails as a whole. Copied by themselves, only those fail whose own chunks are damaged.
     again = [[number] for number in sorted(in_objects) if isinstance(rows[number], SegmentsError)]
     rows |= _run(copy, copies, again, spark, None)
     return [rows[number] for number in numbers]
@@ -110,6 +112,8 @@ def copied(
 def _objects(copies: Sequence[CopyTask], sharing: Sequence[int], slots: int) -> list[list[int]]:
     """The numbers of the copies that share an object each: about one for each task slot, of FEWEST_RUNS at least."""
     total_bytes = sum(copies[number].planned.log_bytes for number in sharing)
+    # About one object for each slot, so that all of them have work, and none larger than appends write: an object stays
+    # until all of its runs have left the log.
     most_bytes = min(WAITING_BYTES, max(total_bytes // slots, CHUNK_BYTES))
 
     def begins(runs: list[int], log_bytes: int, number: int) -> bool:

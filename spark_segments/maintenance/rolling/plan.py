@@ -81,6 +81,7 @@ class RollRules:
     def full_index_bytes(self) -> int:
         """The fewest bytes of log that may bring an index to its limit."""
         index_bytes = self.limits.segment_index_bytes
+        # As in Kafka, the last slot of a time index is kept free: the largest timestamp gets it when the segment ends.
         entries = min(index_bytes // OFFSET_ENTRY_BYTES, index_bytes // TIME_ENTRY_BYTES - 1)
         # More than index.interval.bytes lie between two entries, and at least one batch.
         return max(0, entries) * max(self.limits.index_interval_bytes + 1, BATCH_OVERHEAD)
@@ -186,6 +187,8 @@ class _ActiveSegments:
         partition, log_bytes, records, base, end, created = (chunks.column(name).to_numpy() for name in names)
         first, rows = partition_runs(partition)
         last = first + rows - 1
+        # reduceat sums from each first row up to the next. A partition without rows would get one of its neighbour's:
+        # `partition_runs` has none.
         size = np.add.reduceat(log_bytes, first)
         # An imported active segment may be an empty file: the first batch is in the next one then.
         filled = np.minimum(np.searchsorted(np.cumsum(log_bytes), np.cumsum(size) - size, side="right"), last)
@@ -225,11 +228,13 @@ class _ActiveSegments:
     def _roll_ms(self, rules: RollRules) -> np.ndarray:
         if rules.segment_jitter_ms <= 0:
             return np.full(len(self.partition), rules.segment_ms, np.int64)
+        # By the offset of each segment: with one jitter a topic, all of its partitions would roll in the same run.
         segments = zip(self.partition.tolist(), self.base_offset.tolist(), strict=True)
         return np.array([rules.roll_ms(number, offset) for number, offset in segments], np.int64)
 
     def to_roll(self, reasons: dict[str, np.ndarray]) -> list[PartitionToRoll]:
         """The partitions with records for which any of the reasons is true."""
+        # An imported active segment may be an empty file. It would be due in each run, and there is nothing to seal.
         flags = np.column_stack(list(reasons.values())) & (self.size > 0)[:, None]
         partitions = []
         for row in np.flatnonzero(flags.any(axis=1)):
@@ -277,6 +282,8 @@ def runs_to_merge(sizes: Sequence[int], segment_bytes: int, least_chunks: int = 
     """
     limit = segment_bytes * SMALL_SHARE
     runs = []
+    # Backward from the log end, for the small chunks are the new ones. A chunk joins while it is no larger than all
+    # behind it: else each run would copy the large one again for a few small ones.
     end = len(sizes)
     while end >= least_chunks:
         total = 0
@@ -286,6 +293,7 @@ def runs_to_merge(sizes: Sequence[int], segment_bytes: int, least_chunks: int = 
             start -= 1
             total += sizes[start]
             largest = max(largest, sizes[start])
+        # Only the first chunks of a run were taken whatever their size: one of them may be most of it.
         if end - start >= least_chunks and largest * 2 <= total:
             runs.append((start, end))
             end = start

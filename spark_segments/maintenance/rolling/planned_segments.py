@@ -95,6 +95,7 @@ class RolledPartition:
 
     def swap(self) -> RowSwap:
         """The chunks that go, and the rows in their place: copies, and chunks that are sealed by their row."""
+        # A merged chunk has a new file. A row that only became sealed has the identity of the row that it replaces.
         replaced = {chunk.identity for chunk in self.replaced_chunks}
         sealed = [row for row in self.files if row.identity in replaced]
         return RowSwap(list(self.replaced_chunks), [*self.copies.values(), *sealed])
@@ -153,6 +154,7 @@ def plan_segments(
     end = chunks[-1].next_offset
     edges = [chunks[0].base_offset, *offsets, end]
     planned = [_planned(chunks, start, stop, sealed=True) for start, stop in itertools.pairwise(edges)]
+    # The later of both, as in the plan: a record with a time in the past would seal its segment in each run.
     opened_ms = max(last.segment.first_batch_max_timestamp_ms, last.created_ms)
     if is_expired or now_ms - opened_ms > rules.roll_ms(chunks[0].partition, edges[-2]):
         return planned
@@ -206,6 +208,7 @@ def _roll_offsets(storage: Storage, chunks: Sequence[Segment], rules: RollRules)
     exact = sum(chunk.log_bytes for chunk in chunks) >= rules.full_index_bytes
     last = _LastSegment(OpenSegment(chunks[0].base_offset), chunks[0].created_ms)
     for chunk in chunks:
+        # A segment that has no batch yet begins where its first chunk does, and waits since that chunk's file was made.
         if last.segment.size_bytes == 0:
             last = _LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms)
         if fills_a_segment(chunk, rules):
@@ -213,8 +216,11 @@ def _roll_offsets(storage: Storage, chunks: Sequence[Segment], rules: RollRules)
                 offsets.append(chunk.base_offset)
             if chunk is chunks[-1]:
                 return offsets, _with_chunk(_LastSegment(OpenSegment(chunk.base_offset), chunk.created_ms), chunk)
+            # It is sealed by its row alone, so that what follows is another segment, however small.
             offsets.append(chunk.next_offset)
             last = _LastSegment(OpenSegment(chunk.next_offset), chunk.created_ms)
+        # Headers are read only where a segment may have to end in the chunk: else a roll would read all that was
+        # appended.
         elif exact or _may_roll(_with_chunk(last, chunk), chunk, rules):
             begun, last = _scan(storage, chunk, rules, last)
             offsets.extend(begun)

@@ -116,6 +116,7 @@ def _roll_topic(job: Job, snapshot: Snapshot, config: TopicConfig, plan: RollPla
                 job.report.fail(snapshot.topic, partition.partition, error)
         else:
             _roll_wave(job, wave, part_of(progress, done, len(partitions), total))
+        # Also where the wave failed: the bar counts partitions that are done with, and would never end.
         done += len(partitions)
         if progress is not None:
             progress(done, total)

@@ -167,6 +167,7 @@ class StreamReader(DataSourceStreamReader):
         # With read_committed the last stable offset can lie before the stream: another isolation level has read on. A
         # batch that ended there would take the stream back, and its records would come twice.
         ends = {key: state.position(max(begins[key], state.end)) for key, state in states.items()}
+        # Where nothing came, Spark gets the offset that it has. Any other would be a batch without records.
         if ends and ends != positions:
             self._reached = to_json(ends)
         return self._reached
@@ -180,6 +181,7 @@ class StreamReader(DataSourceStreamReader):
         A stream that goes on begins with a batch from where it is to where it is: PySpark 4.0 and 4.1 say so where that
         is.
         """
+        # After a restart, this alone says how far the stream is: these versions do not say it when they ask for an end.
         self._reached = end
         if start == end:
             self._goes_on = True
