@@ -14,7 +14,7 @@ from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.storage import Storage
 from spark_segments.storage.clients import open_store
 from spark_segments.storage.locations import parse_location
-from spark_segments.storage.options import KNOWN
+from spark_segments.storage.storage_options import KNOWN
 
 
 @pytest.fixture(autouse=True)

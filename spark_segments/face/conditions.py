@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from spark_segments.values.options import has_one_encoding
+from spark_segments.values.format_options import has_one_encoding
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc

@@ -16,7 +16,7 @@ from spark_segments.log import Erasure, Snapshot
 from spark_segments.values.batches import Decoder
 from spark_segments.values.codecs import Registered
 from spark_segments.values.column_types import recast
-from spark_segments.values.options import NULL, ONE_ENCODING
+from spark_segments.values.format_options import NULL, ONE_ENCODING
 
 
 @dataclass(frozen=True, slots=True)

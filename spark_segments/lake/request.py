@@ -21,7 +21,7 @@ from spark_segments.lake.table_format import (
 )
 from spark_segments.log import Selection
 from spark_segments.storage import Storage
-from spark_segments.values.options import REGISTRY
+from spark_segments.values.format_options import REGISTRY
 
 DELTA = "delta"
 ICEBERG = "iceberg"

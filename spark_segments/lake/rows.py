@@ -23,7 +23,7 @@ from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile, RowFacts
 from spark_segments.log import Eras, Scan, ScanPart
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import FormatColumns
-from spark_segments.values.options import FAIL, NULL
+from spark_segments.values.format_options import FAIL, NULL
 
 ROW_GROUP_BYTES = 64 << 20
 """A file is written in groups of rows of so many bytes in memory, or of ROW_GROUP_ROWS."""

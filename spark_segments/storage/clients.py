@@ -12,7 +12,7 @@ from typing import Any
 from spark_segments.errors import InvalidOptionError, MissingExtraError, StorageError
 from spark_segments.quantities import duration_ms
 from spark_segments.storage.locations import Location
-from spark_segments.storage.options import AZURE, BOTO3, CLIENT, GCS, S3, is_true, same, values
+from spark_segments.storage.storage_options import AZURE, BOTO3, CLIENT, GCS, S3, is_true, same, values
 
 _TIMEOUT = timedelta(minutes=2)  # of a request with its body; obstore's 30 seconds cut large parts on slow lines
 # The account of Azurite (Azure's emulator), the same on every machine.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.storage.options import KNOWN, refuse_unknown
+from spark_segments.storage.storage_options import KNOWN, refuse_unknown
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
 _SECRET = re.compile("key|secret|token|sas|password|proxy", re.IGNORECASE)

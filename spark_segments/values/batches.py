@@ -19,7 +19,7 @@ from spark_segments.values import wire
 from spark_segments.values.choice import no_records, reading_codec, writing_codec
 from spark_segments.values.codecs import Codec, Registered
 from spark_segments.values.column_types import recast
-from spark_segments.values.options import FORMAT_OF, JSON_SCHEMA, KINDS, NULL, ColumnFormat
+from spark_segments.values.format_options import FORMAT_OF, JSON_SCHEMA, KINDS, NULL, ColumnFormat
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import Registry
 from spark_segments.values.undecodable import Undecodable

@@ -12,7 +12,7 @@ from spark_segments.errors import InvalidOptionError, UnknownSchemaError, ValueF
 from spark_segments.values import codecs, protobuf, wire
 from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.column_types import portable, type_of_ddl
-from spark_segments.values.options import FORMAT_OF, KINDS, ColumnFormat
+from spark_segments.values.format_options import FORMAT_OF, KINDS, ColumnFormat
 from spark_segments.values.registries.registry import AVRO, PROTOBUF, Registry, Schema
 from spark_segments.values.schema_bounds import compact, json_of
 from spark_segments.values.text import connect, json_schema

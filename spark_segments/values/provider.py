@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_segments.values.options import OPTIONS
+from spark_segments.values.format_options import OPTIONS
 
 if TYPE_CHECKING:
     from spark_segments.log import LogDirectory

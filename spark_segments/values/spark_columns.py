@@ -11,7 +11,7 @@ from spark_segments.errors import InvalidOptionError, UnsupportedSparkError
 from spark_segments.spark.arrow_types import to_arrow_type, without_times
 from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
 from spark_segments.values.column_types import recast, type_of_ddl
-from spark_segments.values.options import OPTIONS, ColumnFormat, column_formats
+from spark_segments.values.format_options import OPTIONS, ColumnFormat, column_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -15,7 +15,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log import LogDirectory, Scan, Selection, Snapshot
 from spark_segments.storage import Storage
 from spark_segments.values.batches import FormatDecoders, FormatEncoders, decoders, encoders
-from spark_segments.values.options import ONE_ENCODING, REGISTRY, ColumnFormat, column_formats
+from spark_segments.values.format_options import ONE_ENCODING, REGISTRY, ColumnFormat, column_formats
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.directory import SUBJECTS
 from spark_segments.values.registries.registry import RecordsRegistry, Registry

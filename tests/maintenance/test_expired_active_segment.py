@@ -17,8 +17,8 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.face.in_order import jobs_in_order
 from spark_segments.log import Report
 from spark_segments.maintenance import restore, retain, roll
-from spark_segments.maintenance.retention.plan import emptied_partitions
-from spark_segments.maintenance.rolling.plan import EXPIRED
+from spark_segments.maintenance.retention.retention_plan import emptied_partitions
+from spark_segments.maintenance.rolling.roll_plan import EXPIRED
 from tests.examples import examples
 from tests.maintenance.rows import chunk, row, table
 from verification.world.kafka_bytes.golden_files import golden_dir

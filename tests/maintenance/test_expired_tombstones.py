@@ -8,7 +8,7 @@ from spark_segments import LogDir
 from spark_segments.face.in_order import jobs_in_order
 from spark_segments.log.manifest.state.states import MOST_ERASURES, ErasedTombstones
 from spark_segments.maintenance import compact, erase, roll
-from spark_segments.maintenance.compaction.plan import ERASED, FORCED
+from spark_segments.maintenance.compaction.compaction_plan import ERASED, FORCED
 from verification.world.topics import DAY_MS, append, assert_sound, contents, under_policy
 
 ADA, BOB = b"ada", b"bob"

@@ -19,7 +19,7 @@ from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
 from spark_segments.maintenance import Report, retain, roll, vacuum
 from spark_segments.maintenance.retention.max_bytes import plan_max_bytes, topic_sizes, with_max_bytes
-from spark_segments.maintenance.retention.plan import REASONS, plan_retention
+from spark_segments.maintenance.retention.retention_plan import REASONS, plan_retention
 from tests.examples import examples
 from tests.maintenance.rows import chunk, row, run, table
 from verification.world.clock import PATIENCE_SECONDS

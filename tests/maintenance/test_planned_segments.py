@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from spark_segments import LogDir
 from spark_segments.format.rolling import segment_jitter_ms
-from spark_segments.maintenance.rolling.plan import RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import plan_segments
+from spark_segments.maintenance.rolling.roll_plan import RollRules, plan_roll
 from spark_segments.storage import Storage
 from tests.examples import examples
 from tests.maintenance.rows import TOPIC, TOPIC_ID, table

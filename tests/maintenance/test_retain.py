@@ -18,7 +18,7 @@ from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import LogDirError, UnknownTopicError
 from spark_segments.maintenance import retain, roll
 from spark_segments.maintenance.job import Job
-from spark_segments.maintenance.retention.plan import plan_retention
+from spark_segments.maintenance.retention.retention_plan import plan_retention
 from tests.examples import examples
 from tests.maintenance.rows import chunk, row, run, table
 from verification.world.kafka_bytes.golden_files import expected_records, golden_dir, log_files

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments.config import topic_config
-from spark_segments.maintenance.rolling.plan import (
+from spark_segments.maintenance.rolling.roll_plan import (
     IDLE,
     MERGE,
     OFFSET_OVERFLOW,

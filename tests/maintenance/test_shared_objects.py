@@ -18,7 +18,7 @@ from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.log.appending.append import append_target, commit_chunks
 from spark_segments.log.segment.shared_object import SharedObjectWriter
 from spark_segments.maintenance import compact, restore, retain, roll, vacuum
-from spark_segments.maintenance.rolling.plan import MERGE_CHUNKS, SHARED_OBJECT
+from spark_segments.maintenance.rolling.roll_plan import MERGE_CHUNKS, SHARED_OBJECT
 from tests.conftest import ROOT
 from verification.world.clock import ORPHAN_AGE_MS, store_clock
 from verification.world.kafka_bytes.golden_files import log_files

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spark_segments.config import TopicConfig
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, forecast_topic
 from spark_segments.maintenance.removal.vacuum import expired_rows
-from spark_segments.maintenance.retention.plan import emptied_partitions, plan_retention
-from spark_segments.maintenance.rolling.plan import EXPIRED, IDLE, RollRules, plan_roll
+from spark_segments.maintenance.retention.retention_plan import emptied_partitions, plan_retention
+from spark_segments.maintenance.rolling.roll_plan import EXPIRED, IDLE, RollRules, plan_roll
 from tests.examples import examples
 from tests.maintenance.rows import TOPIC_ID, row, snapshot, table
 from verification.world.manifest_rows import Partition, Segment, Snapshot

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import InvalidOptionError, MissingExtraError, RegistryError, ValueFormatError
 from spark_segments.values.batches import Decoder, Encoder, decoders, encoders
-from spark_segments.values.options import column_formats
+from spark_segments.values.format_options import column_formats
 from spark_segments.values.protobuf import _compiled
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import Reference, Schema

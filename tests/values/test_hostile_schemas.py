@@ -24,7 +24,7 @@ from spark_segments.values.avro import schema as avro_schema
 from spark_segments.values.avro.read import reader_of
 from spark_segments.values.batches import decoders
 from spark_segments.values.column_types import type_of_ddl
-from spark_segments.values.options import column_formats
+from spark_segments.values.format_options import column_formats
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import Schema
 from spark_segments.values.schema_bounds import MOST_DEPTH, MOST_FIELDS

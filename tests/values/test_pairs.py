@@ -18,7 +18,7 @@ from kafka.serializer import Serializer
 
 from spark_segments import LogDir
 from spark_segments.errors import ValueFormatError
-from spark_segments.values.options import FORMATS
+from spark_segments.values.format_options import FORMATS
 from tests.conftest import ROOT
 from tests.values.registry_server import RegistryServer
 

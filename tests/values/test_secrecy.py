@@ -16,7 +16,7 @@ from spark_segments.cli.records.input_rows import Format, Input
 from spark_segments.cli.records.record_text import Properties
 from spark_segments.errors import SegmentsError
 from spark_segments.values.batches import decoders, encoders
-from spark_segments.values.options import column_formats
+from spark_segments.values.format_options import column_formats
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.registry import Schema
 

@@ -293,7 +293,7 @@ MUTANTS = (
     Mutant(
         "roll",
         "a young record keeps nothing of the active segment",
-        "maintenance/retention/plan.py",
+        "maintenance/retention/retention_plan.py",
         "largest_ms(np.maximum.reduceat(timestamp, first), np.maximum.reduceat(created, first))",
         "largest_ms(timestamp[first], created[first])",
         "tests/maintenance/test_expired_active_segment.py::test_one_young_record_keeps_all_of_the_active_segment",
@@ -351,7 +351,7 @@ MUTANTS = (
     Mutant(
         "retain",
         "a young segment protects nothing",
-        "maintenance/retention/plan.py",
+        "maintenance/retention/retention_plan.py",
         "old = may_go & ~gone & prefix(gone | is_old, first_row, rows)",
         "old = may_go & ~gone & is_old",
         "tests/maintenance/test_retain.py::test_a_young_segment_protects_older_ones_behind_it",
@@ -359,7 +359,7 @@ MUTANTS = (
     Mutant(
         "retain",
         "the active segment goes",
-        "maintenance/retention/plan.py",
+        "maintenance/retention/retention_plan.py",
         "    head = prefix(sealed, first_row, rows)\n",
         "    head = np.ones(live.num_rows, bool)\n",
         "tests/maintenance/test_retain.py::test_what_expires_in_the_active_segment_goes_once_it_is_rolled",
@@ -367,7 +367,7 @@ MUTANTS = (
     Mutant(
         "retain",
         "less than retention.bytes is left",
-        "maintenance/retention/plan.py",
+        "maintenance/retention/retention_plan.py",
         "(left >= retention_bytes)",
         "(left >= 0)",
         "tests/maintenance/test_retain.py::test_retention_bytes_stay",

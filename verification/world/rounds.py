@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from spark_segments.maintenance.compaction.first_pass import slices
-from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
-from spark_segments.maintenance.compaction.plan import (
+from spark_segments.maintenance.compaction.compaction_plan import (
     NOT_DIRTY,
     CompactionCandidate,
     count_large,
     groups,
     plan_compaction,
 )
+from spark_segments.maintenance.compaction.first_pass import slices
+from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks, rewriting_tasks
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import typer
 
+from spark_segments.cli.command_options import OUTPUT, STORAGE, argument, option, with_options
 from spark_segments.cli.doctor.environment import FAILED, environment, spark_workers
 from spark_segments.cli.doctor.paths import Item, path_of
-from spark_segments.cli.options import OUTPUT, STORAGE, argument, option, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_text
 from spark_segments.config import parse_overrides
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from spark_segments.cli.options import OUTPUT, STORAGE, argument, flag, option, with_options
+from spark_segments.cli.command_options import OUTPUT, STORAGE, argument, flag, option, with_options
 from spark_segments.cli.output import FOUND_FAULTS, Output
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, escaped, escaped_json

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spark_segments.cli.interrupts import commits_told
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     CONFIG,
     METRICS,
     OUTPUT,
@@ -24,6 +23,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.output import (
     FAILED,
     FOUND_FAULTS,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_segments.cli.confirmation import confirm
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     ANY_TOPICS,
     DRY_RUN,
     OUTPUT,
@@ -22,6 +21,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.confirmation import confirm
 from spark_segments.cli.output import FOUND_FAULTS, Output, print_json, print_rows, print_table, shown_hole
 from spark_segments.errors import InvalidOptionError
 from spark_segments.maintenance.rebuild.rebuild import is_lost, rebuild_manifest

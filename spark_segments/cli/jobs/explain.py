@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     KEY,
     KEY_BASE64,
     NOW_MS,
@@ -31,8 +31,8 @@ from spark_segments.maintenance.explanation.record_explanation import (
     TimeBounds,
     Wait,
 )
-from spark_segments.maintenance.retention.plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
-from spark_segments.maintenance.rolling.plan import EXPIRED
+from spark_segments.maintenance.retention.retention_plan import BELOW_LOG_START, RETENTION_BYTES, RETENTION_MS
+from spark_segments.maintenance.rolling.roll_plan import EXPIRED
 from spark_segments.quantities import Duration, human_bytes, moment, plural, span_ms
 
 if TYPE_CHECKING:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_segments.cli.confirmation import asks, confirm, print_way_back
-from spark_segments.cli.interrupts import commits_told
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     ANY_TOPICS,
     DRY_RUN,
     KEY,
@@ -31,6 +29,8 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.confirmation import asks, confirm, print_way_back
+from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.output import FAILED, Output, print_report, print_summary
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.config import TopicConfig, parse_overrides, selected_topics, topic_config

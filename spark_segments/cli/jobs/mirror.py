@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     METRICS,
     OUTPUT,
     TOPIC_PATTERNS,
@@ -24,6 +23,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.output import FAILED, Output, print_json, print_summary, print_table, tell
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, LogDirError, SegmentsError

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     BOOTSTRAP,
     CLIENT_CONFIG,
     METRICS,
@@ -24,6 +23,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.output import FAILED, FOUND_FAULTS, Output, print_json, shown_hole, tell, write_copied
 from spark_segments.errors import MissingExtraError
 from spark_segments.kafka_protocol.capturing.capture_options import Divergence

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     BOOTSTRAP,
     CLIENT_CONFIG,
     DRY_RUN,
@@ -23,6 +22,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.output import Output, print_json, print_rows, tell, write_copied
 from spark_segments.config import parse_overrides
 from spark_segments.errors import MissingExtraError

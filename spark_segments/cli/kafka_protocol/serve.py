@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_segments.cli.command_options import METRICS, ConfiguredLogOptions, flag, option, with_options
 from spark_segments.cli.interrupts import until_interrupted
-from spark_segments.cli.options import METRICS, ConfiguredLogOptions, flag, option, with_options
 from spark_segments.config import parse_overrides
 from spark_segments.errors import InvalidOptionError, MissingExtraError
 from spark_segments.quantities import moment_ms, span_ms

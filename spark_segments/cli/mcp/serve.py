@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from spark_segments.cli.options import LogOptions, option, with_options
+from spark_segments.cli.command_options import LogOptions, option, with_options
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.errors import MissingExtraError
 from spark_segments.quantities import span_ms

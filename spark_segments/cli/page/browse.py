@@ -20,7 +20,7 @@ from spark_segments.cli.records.value_text import textual
 from spark_segments.errors import InvalidOptionError
 from spark_segments.log import offsets_for_times
 from spark_segments.values.batches import FormatColumns
-from spark_segments.values.options import has_one_encoding
+from spark_segments.values.format_options import has_one_encoding
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir

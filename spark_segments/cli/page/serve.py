@@ -16,9 +16,9 @@ from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from spark_segments.cli.command_options import ConfiguredLogOptions, option, with_options
 from spark_segments.cli.interrupts import until_interrupted
 from spark_segments.cli.jobs.explain import explained
-from spark_segments.cli.options import ConfiguredLogOptions, option, with_options
 from spark_segments.cli.page.browse import MOST_TOGETHER, WHOLE_BYTES, RowFilter, browse, cursor_of
 from spark_segments.cli.page.log_state import (
     TOPICS_A_PAGE,

@@ -17,7 +17,7 @@ from spark_segments.cli.page.words import count, duration, ratio, when
 from spark_segments.config import TopicConfig
 from spark_segments.log import Segment, Snapshot, describe
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, TopicForecast, forecast_topic
-from spark_segments.maintenance.retention.plan import RETENTION_MS
+from spark_segments.maintenance.retention.retention_plan import RETENTION_MS
 from spark_segments.quantities import human_bytes, plural
 from spark_segments.replicas.role import Role
 

@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.cli.interrupts import commits_told
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     CONFIG,
     METRICS,
     OUTPUT,
@@ -23,6 +22,7 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.interrupts import commits_told
 from spark_segments.cli.output import Output, print_json, print_table
 from spark_segments.cli.records.input_files import UTF_8
 from spark_segments.cli.records.input_rows import Format, Input

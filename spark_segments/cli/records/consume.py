@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from spark_segments.ahead import reading_threads
 from spark_segments.cli import completion
 from spark_segments.cli.arguments import named_offset, offsets_at
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     FROM_TIME,
     ISOLATION_LEVEL,
     OUTPUT,
@@ -31,7 +31,7 @@ from spark_segments.cli.records.record_text import LineTemplate, Properties, wri
 from spark_segments.cli.records.value_text import ConsoleOptions, guessed
 from spark_segments.errors import InvalidOptionError
 from spark_segments.quantities import human_bytes, plural, span_ms
-from spark_segments.values.options import has_one_encoding
+from spark_segments.values.format_options import has_one_encoding
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir

@@ -11,9 +11,7 @@ import typer
 
 from spark_segments.cli import completion
 from spark_segments.cli.arguments import named_offset, numbers, offsets_at
-from spark_segments.cli.confirmation import confirm
-from spark_segments.cli.lazy_commands import group_of, panels
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     ANY_TOPICS,
     DRY_RUN,
     OUTPUT,
@@ -25,6 +23,8 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.confirmation import confirm
+from spark_segments.cli.lazy_commands import group_of, panels
 from spark_segments.cli.output import Output, ShownTime, print_json, print_rows, print_table
 from spark_segments.config import selected_topics
 from spark_segments.errors import InvalidOptionError, OffsetOutOfRangeError, SegmentsError, UnknownTopicError

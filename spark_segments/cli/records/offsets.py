@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_segments.cli.arguments import numbers, offsets_at
+from spark_segments.cli.command_options import DRY_RUN, OUTPUT, TOPICS, YES, LogOptions, option, with_options
 from spark_segments.cli.confirmation import confirm, print_way_back
-from spark_segments.cli.options import DRY_RUN, OUTPUT, TOPICS, YES, LogOptions, option, with_options
 from spark_segments.cli.output import Output, print_json
 from spark_segments.errors import InvalidOptionError
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_segments.cli.records.value_text import textual, unknown_property
 from spark_segments.errors import InvalidOptionError, escaped_bytes
-from spark_segments.values.options import OPTIONS
+from spark_segments.values.format_options import OPTIONS
 
 _NO_HEADERS = pa.scalar(b"NO_HEADERS", pa.large_binary())
 

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet
 
+from spark_segments.cli.command_options import ISOLATION_LEVEL, LogOptions, argument, flag, option, with_options
 from spark_segments.cli.interrupts import INTERRUPTED
-from spark_segments.cli.options import ISOLATION_LEVEL, LogOptions, argument, flag, option, with_options
 from spark_segments.cli.output import print_table
 from spark_segments.cli.records.value_text import FormatOptions
 from spark_segments.errors import InvalidOptionError, escaped, escaped_json

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.cli.options import option
+from spark_segments.cli.command_options import option
 from spark_segments.errors import InvalidOptionError, SegmentsError
-from spark_segments.values.options import COLUMNS, OPTIONS, REGISTRY
+from spark_segments.values.format_options import COLUMNS, OPTIONS, REGISTRY
 
 if TYPE_CHECKING:
     from spark_segments.face.logdir import LogDir

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 import typer
 
-from spark_segments.cli.completion import setting_names
-from spark_segments.cli.confirmation import asks, confirm, print_way_back
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     CONFIG,
     DRY_RUN,
     OUTPUT,
@@ -27,6 +25,8 @@ from spark_segments.cli.options import (
     option,
     with_options,
 )
+from spark_segments.cli.completion import setting_names
+from spark_segments.cli.confirmation import asks, confirm, print_way_back
 from spark_segments.cli.output import Output, print_json, print_rows, print_table, print_text
 from spark_segments.cli.page.words import duration
 from spark_segments.config import parse_overrides, topic_config

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_segments.cli.options import (
+from spark_segments.cli.command_options import (
     ANY_TOPICS,
     METRICS,
     NOW_MS,

@@ -7,7 +7,16 @@ from typing import Any
 
 import typer
 
-from spark_segments.cli.options import DRY_RUN, OUTPUT, LogOptions, SparkOptions, argument, flag, option, with_options
+from spark_segments.cli.command_options import (
+    DRY_RUN,
+    OUTPUT,
+    LogOptions,
+    SparkOptions,
+    argument,
+    flag,
+    option,
+    with_options,
+)
 from spark_segments.cli.output import FAILED, Output, print_json, tell
 from spark_segments.config import parse_overrides
 from spark_segments.quantities import moment

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
+from spark_segments.cli.command_options import OUTPUT, TOPIC, LogOptions, option, with_options
 from spark_segments.cli.lazy_commands import group_of, panels
-from spark_segments.cli.options import OUTPUT, TOPIC, LogOptions, option, with_options
 from spark_segments.cli.output import Output, ShownTime, print_json, print_summary, print_table, shown_change
 from spark_segments.log import Snapshot
 from spark_segments.quantities import Bytes, human_bytes, plural

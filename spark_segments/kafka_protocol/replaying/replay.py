@@ -58,7 +58,7 @@ from spark_segments.log import (
 )
 from spark_segments.progress import Progress
 from spark_segments.quantities import Time, moment_ms, plural
-from spark_segments.values.options import REGISTRY
+from spark_segments.values.format_options import REGISTRY
 from spark_segments.values.typed import TypedColumns
 
 Offsets = Mapping[int, tuple[int, int]]

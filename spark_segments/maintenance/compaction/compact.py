@@ -26,8 +26,8 @@ from spark_segments.log.manifest.state.states import ErasedTombstones
 from spark_segments.log.reading.scan import Scan
 from spark_segments.log.reading.scan_plan import Part, ScanPart, Selection
 from spark_segments.log.report import Report
+from spark_segments.maintenance.compaction.compaction_plan import CompactionCandidate, count_large, plan_compaction
 from spark_segments.maintenance.compaction.partition_cleaner import PartitionResult, clean_partition
-from spark_segments.maintenance.compaction.plan import CompactionCandidate, count_large, plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK, RoundTasks
 from spark_segments.maintenance.job import Job

@@ -24,8 +24,8 @@ from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import ErasedTombstones
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.report import Report
+from spark_segments.maintenance.compaction.compaction_plan import plan_compaction
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
-from spark_segments.maintenance.compaction.plan import plan_compaction
 from spark_segments.maintenance.compaction.round import CleanerSettings, RoundPlan, RoundResult
 from spark_segments.maintenance.compaction.round_tasks import ONE_TASK
 from spark_segments.storage import Storage

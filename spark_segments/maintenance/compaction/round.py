@@ -22,9 +22,9 @@ from spark_segments.format.sidecars.producer_state import ProducerState, parse_p
 from spark_segments.log.appending.record_rules import compression
 from spark_segments.log.manifest.files.delta.delta_log import DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.rows import Partition, Segment
+from spark_segments.maintenance.compaction.compaction_plan import groups
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup
 from spark_segments.maintenance.compaction.noted_batches import memory_for_notes
-from spark_segments.maintenance.compaction.plan import groups
 
 
 @dataclass(frozen=True, slots=True)

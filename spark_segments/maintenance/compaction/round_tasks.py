@@ -31,10 +31,10 @@ from spark_segments.format.cleaner.transactions import CleanedTransactions, Tran
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.file import SegmentFile
+from spark_segments.maintenance.compaction.compaction_plan import count_large
 from spark_segments.maintenance.compaction.first_pass import ByteRange, FirstPass, MapFile, SliceMap, merged, slices
 from spark_segments.maintenance.compaction.group_rewrite import RewrittenGroup, discard_groups, named
 from spark_segments.maintenance.compaction.noted_batches import NotedBatches
-from spark_segments.maintenance.compaction.plan import count_large
 from spark_segments.maintenance.compaction.round import RoundPlan, RoundResult
 from spark_segments.maintenance.compaction.second_pass import GroupsTask, SecondPass
 from spark_segments.storage import Storage

@@ -25,8 +25,8 @@ from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance.compaction.group_rewrite import GroupRewrite, RewrittenGroup, discard_groups, named
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
-from spark_segments.maintenance.rolling.plan import RollRules
 from spark_segments.maintenance.rolling.planned_segments import PlannedSegment
+from spark_segments.maintenance.rolling.roll_plan import RollRules
 from spark_segments.storage import Storage
 
 _BYTES_A_KEY = 64  # of the map; at least 4096

@@ -42,14 +42,14 @@ from spark_segments.maintenance.explanation.topic_forecast import (
     later,
     vacuum_moments,
 )
-from spark_segments.maintenance.retention.plan import (
+from spark_segments.maintenance.retention.retention_plan import (
     BELOW_LOG_START,
     RETENTION_BYTES,
     RETENTION_MS,
     is_sealed,
     newest_ms,
 )
-from spark_segments.maintenance.rolling.plan import MERGE, SHARED_OBJECT, RollRules
+from spark_segments.maintenance.rolling.roll_plan import MERGE, SHARED_OBJECT, RollRules
 from spark_segments.quantities import wall_ms
 
 

@@ -19,7 +19,8 @@ from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.topic_forecast import NEVER, later, vacuum_moments
-from spark_segments.maintenance.rolling.plan import (
+from spark_segments.maintenance.rolling.planned_segments import fills_a_segment
+from spark_segments.maintenance.rolling.roll_plan import (
     OFFSET_OVERFLOW,
     SEGMENT_BYTES,
     SEGMENT_MS,
@@ -27,7 +28,6 @@ from spark_segments.maintenance.rolling.plan import (
     RollRules,
     plan_roll,
 )
-from spark_segments.maintenance.rolling.planned_segments import fills_a_segment
 
 _CERTAIN = {SEGMENT_BYTES, SEGMENT_MS, OFFSET_OVERFLOW}
 """The reasons for which a segment certainly ends. Of a full index the rows only say that it may end."""

@@ -19,8 +19,8 @@ from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import ErasedTombstones
-from spark_segments.maintenance.compaction.plan import CompactionCandidate, plan_compaction
-from spark_segments.maintenance.retention.plan import (
+from spark_segments.maintenance.compaction.compaction_plan import CompactionCandidate, plan_compaction
+from spark_segments.maintenance.retention.retention_plan import (
     REASONS,
     RETENTION_MS,
     Expired,
@@ -30,7 +30,7 @@ from spark_segments.maintenance.retention.plan import (
     newest_ms,
     plan_retention,
 )
-from spark_segments.maintenance.rolling.plan import PartitionToRoll, RollRules, plan_roll
+from spark_segments.maintenance.rolling.roll_plan import PartitionToRoll, RollRules, plan_roll
 
 NEVER = np.iinfo(np.int64).max
 

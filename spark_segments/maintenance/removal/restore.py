@@ -37,7 +37,7 @@ from spark_segments.log.manifest.transaction import FORGOTTEN, Transaction
 from spark_segments.log.report import Report
 from spark_segments.log.segment.writer import SegmentWriter
 from spark_segments.maintenance.job import Job
-from spark_segments.maintenance.retention.plan import expired_records
+from spark_segments.maintenance.retention.retention_plan import expired_records
 from spark_segments.progress import Progress
 
 if TYPE_CHECKING:

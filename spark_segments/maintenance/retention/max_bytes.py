@@ -1,6 +1,6 @@
 """The plan of `retain --max-bytes`: the oldest segments of all topics go until a log directory is under a size.
 
-It adds to what plan.py says of each topic, and never takes an active segment, nor one with a young record.
+It adds to what retention_plan.py says of each topic, and never takes an active segment, nor one with a young record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.job import Job
-from spark_segments.maintenance.retention.plan import (
+from spark_segments.maintenance.retention.retention_plan import (
     MAX_BYTES,
     REASONS,
     Expired,

@@ -1,7 +1,7 @@
 """Retention: whole sealed segments leave a partition's log because of their age, of its size, or of the log start.
 
-plan.py says which segments these are, and max_bytes.py adds to them if a whole log directory must stay under a size.
-The active segment is never touched: where all of it has expired, roll seals it first (`emptied_partitions`).
+retention_plan.py says which segments these are, and max_bytes.py adds to them if a whole log directory must stay under
+a size. The active segment is never touched: where all of it has expired, roll seals it first (`emptied_partitions`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.max_bytes import MaxBytesPlan, plan_log_directory, with_max_bytes
-from spark_segments.maintenance.retention.plan import (
+from spark_segments.maintenance.retention.retention_plan import (
     MAX_BYTES,
     REASONS,
     RETENTION_MS,

@@ -15,8 +15,8 @@ from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.segment.copying import copy_batches, copy_run
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.shared_object import SharedObjectWriter
-from spark_segments.maintenance.rolling.plan import RollRules
 from spark_segments.maintenance.rolling.planned_segments import PlannedSegment
+from spark_segments.maintenance.rolling.roll_plan import RollRules
 from spark_segments.progress import Progress
 from spark_segments.storage import Storage
 

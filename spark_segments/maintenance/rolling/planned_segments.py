@@ -16,7 +16,7 @@ from spark_segments.log.manifest.commit.swap import RowSwap
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.report import Report, first_and_last
 from spark_segments.log.segment.file import SegmentFile
-from spark_segments.maintenance.rolling.plan import MergeRules, RollRules, runs_to_merge
+from spark_segments.maintenance.rolling.roll_plan import MergeRules, RollRules, runs_to_merge
 from spark_segments.storage import Storage
 
 FULL_SHARE = 0.9

@@ -26,10 +26,10 @@ from spark_segments.log.report import Report
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.log.segment.writer import discard
 from spark_segments.maintenance.job import Job
-from spark_segments.maintenance.retention.plan import emptied_partitions
+from spark_segments.maintenance.retention.retention_plan import emptied_partitions
 from spark_segments.maintenance.rolling.copies import CopySegments, CopyTask, copied
-from spark_segments.maintenance.rolling.plan import MergeRules, PartitionToRoll, RollPlan, RollRules, plan_roll
 from spark_segments.maintenance.rolling.planned_segments import PlannedSegment, RolledPartition, plan_segments
+from spark_segments.maintenance.rolling.roll_plan import MergeRules, PartitionToRoll, RollPlan, RollRules, plan_roll
 from spark_segments.progress import Progress, part_of
 from spark_segments.quantities import Time
 from spark_segments.storage import Storage

@@ -19,7 +19,7 @@ from typing import Any
 from spark_segments.errors import RegistryError, UnknownSchemaError
 from spark_segments.values.avro.evolution import incompatibility
 from spark_segments.values.avro.schema import parse
-from spark_segments.values.options import FORMAT_OF, KINDS
+from spark_segments.values.format_options import FORMAT_OF, KINDS
 
 AVRO, PROTOBUF, JSON = KINDS.values()
 DEFAULT_LEVEL = "BACKWARD"

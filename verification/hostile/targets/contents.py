@@ -216,7 +216,7 @@ def schemas() -> Run:
     from spark_segments.values.avro.read import reader_of
     from spark_segments.values.batches import decoders
     from spark_segments.values.column_types import type_of_ddl
-    from spark_segments.values.options import column_formats
+    from spark_segments.values.format_options import column_formats
     from spark_segments.values.protobuf import message_of
     from spark_segments.values.text import json_schema
     from spark_segments.values.undecodable import Undecodable

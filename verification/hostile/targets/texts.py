@@ -185,7 +185,7 @@ def lines() -> Run:
     from spark_segments.cli.records.record_text import Properties
     from spark_segments.cli.records.value_text import encoded
     from spark_segments.values.batches import encoders
-    from spark_segments.values.options import column_formats
+    from spark_segments.values.format_options import column_formats
 
     place = Path(tempfile.mkdtemp()) / "lines"
     writers = [encoders(column_formats(options), None, {"value": None}) for options in _WRITTEN]

@@ -254,7 +254,7 @@ def _context(values: list[bytes | None]) -> pa.RecordBatch:
 
 def _decoder(options: dict[str, str], kind: _Kind) -> Any:
     from spark_segments.values.batches import decoders
-    from spark_segments.values.options import column_formats
+    from spark_segments.values.format_options import column_formats
 
     [decoder] = decoders(column_formats(options), "rows", lambda column: iter([_context([kind.values[0]])]))
     return decoder

@@ -21,7 +21,7 @@ from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
 from spark_segments.format.sidecars.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.rows import Segment
-from spark_segments.maintenance.retention.plan import partition_runs
+from spark_segments.maintenance.retention.retention_plan import partition_runs
 
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"

@@ -18,7 +18,7 @@ from spark_segments.config import TopicConfig
 from spark_segments.execution import in_bins
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.states import ErasedTombstones
-from spark_segments.maintenance.retention.plan import is_sealed, newest_ms
+from spark_segments.maintenance.retention.retention_plan import is_sealed, newest_ms
 
 DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MAX_LAG = "max.compaction.lag.ms"
