@@ -174,6 +174,14 @@ class TopicDatabase:
         self._left_open = contextlib.ExitStack()
         self._connection = self._left_open.enter_context(duckdb.connect())
         self._caller = self._left_open.enter_context(ThreadPoolExecutor(1, thread_name_prefix="duckdb"))
+        self._prepare(memory_bytes)
+        # Last of all, since nothing can be set behind it.
+        if safe:
+            self._connection.execute("SET enable_external_access = false")
+            self._connection.execute("SET lock_configuration = true")
+
+    def _prepare(self, memory_bytes: int | None) -> None:
+        """Makes the settings of the connection, and the functions that topics need."""
         if memory_bytes is not None:
             # The rest is for what DuckDB does not count: a list that a function makes.
             self._connection.execute("SET memory_limit = $1", [f"{memory_bytes * 3 // 4} B"])
@@ -194,9 +202,6 @@ class TopicDatabase:
             # Of bytes, DuckDB's own give NULL.
             overloads = f"(json BLOB, path) AS {function}(decode(json), path), (json, path) AS {function}(json, path)"
             self._connection.execute(f'CREATE TEMP MACRO "{operator}"{overloads}')
-        if safe:
-            self._connection.execute("SET enable_external_access = false")
-            self._connection.execute("SET lock_configuration = true")
 
     def __enter__(self) -> TopicDatabase:
         return self

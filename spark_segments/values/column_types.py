@@ -90,18 +90,7 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         ]
         return pa.Array.from_buffers(kind, len(array), [valid_bits(array)], children=children)
     if (t.is_list(kind) and _is_list(array.type)) or (t.is_map(kind) and t.is_map(array.type)):
-        unsliced = pa.concat_arrays([array])  # from offset 0
-        if t.is_map(kind):
-            entries = pa.StructArray.from_arrays(
-                [recast_field(unsliced.keys, kind.key_field), recast_field(unsliced.items, kind.item_field)],
-                fields=[kind.key_field, kind.item_field],
-            )
-        else:
-            unsliced = unsliced.cast(pa.list_(array.type.value_type))
-            entries = recast_field(unsliced.values, kind.value_field)
-        return pa.Array.from_buffers(
-            kind, len(unsliced), [valid_bits(unsliced), unsliced.buffers()[1]], offset=0, children=[entries]
-        )
+        return _recast_entries(array, kind)
     try:
         if t.is_duration(array.type) or t.is_duration(kind):
             middle = pa.duration("us")
@@ -111,6 +100,23 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array.cast(kind)
     except pa.ArrowNotImplementedError as error:
         raise InvalidOptionError("The type of a column cannot be converted", expected=kind, found=array.type) from error
+
+
+def _recast_entries(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A list as another list, or a map as another map."""
+    # From offset 0: the values of a slice are those of the whole array, and its offsets begin in the midst of them.
+    unsliced = pa.concat_arrays([array])
+    if pa.types.is_map(kind):
+        entries = pa.StructArray.from_arrays(
+            [recast_field(unsliced.keys, kind.key_field), recast_field(unsliced.items, kind.item_field)],
+            fields=[kind.key_field, kind.item_field],
+        )
+    else:
+        unsliced = unsliced.cast(pa.list_(array.type.value_type))
+        entries = recast_field(unsliced.values, kind.value_field)
+    return pa.Array.from_buffers(
+        kind, len(unsliced), [valid_bits(unsliced), unsliced.buffers()[1]], offset=0, children=[entries]
+    )
 
 
 def times_of_text(text: pa.StringArray, kind: pa.DataType) -> pa.Array:

@@ -216,6 +216,7 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
         offsets: Mapping[int, tuple[int, int]], version: int | None = None, columns: list[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         asked = topic if version is None else log.topic(topic.name, version=version)
+        # A key whose value has one encoding is found by its bytes, by the index. Any other is compared once decoded.
         by_bytes = reading.key is not None and has_one_encoding(formats)
         compares_decoded = reading.key is not None and not by_bytes
         scan = asked.scan(

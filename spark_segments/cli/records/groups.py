@@ -227,7 +227,7 @@ class _Target:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetOptions:
+class PositionOptions:
     """--to, --to-time and --shift-by, of which one says where a group goes on."""
 
     to: str | None = option("Where the group goes on.", metavar="OFFSET|earliest|latest")
@@ -242,7 +242,7 @@ class TargetOptions:
 
 @with_options
 def reset(
-    target: TargetOptions,
+    target: PositionOptions,
     location: LogOptions,
     group: str = GROUP,
     topic: list[str] = TOPICS,

@@ -107,6 +107,7 @@ def delete_records(
         )
     log = location.open()
     topics = {name: log.topic(name) for name in log.named(topic)}
+    # Of all topics before the first is changed: an offset that one of them lacks must not leave the others half done.
     offsets_before: dict[str, dict[int, int]] = {}
     for name, handle in topics.items():
         if partition is not None:

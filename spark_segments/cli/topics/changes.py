@@ -95,11 +95,7 @@ def alter(
         raise InvalidOptionError("Nothing to alter", expected="--config, --delete-config or --partitions")
     log = location.open()
     names = log.named(topic)
-    for name in delete_config or []:
-        if name not in KEYS and not any(name in log.topic(topic_name).snapshot.config for topic_name in names):
-            near = difflib.get_close_matches(name, KEYS, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "segments describe shows the topic's settings"
-            raise InvalidOptionError("Unknown setting", found=name, hint=hint)
+    _check_settings(log, names, delete_config or [])
     for name in names:
         before = log.topic(name)
         if partitions is not None and partitions > len(before.offsets()) and _has_keys(before):
@@ -112,6 +108,17 @@ def alter(
             continue
         before.alter(changes, partitions)
         print(f"Altered topic {name}.")
+
+
+def _check_settings(log: LogDir, topics: Sequence[str], names: Sequence[str]) -> None:
+    """Raises InvalidOptionError for a setting to be deleted that none of the topics has, and nobody knows."""
+    for name in names:
+        # A topic may have a setting of a newer version, which this one has no name for.
+        if name in KEYS or any(name in log.topic(topic).snapshot.config for topic in topics):
+            continue
+        near = difflib.get_close_matches(name, KEYS, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "segments describe shows the topic's settings"
+        raise InvalidOptionError("Unknown setting", found=name, hint=hint)
 
 
 def print_what_goes(log: LogDir, snapshot: Snapshot, config: dict[str, str]) -> None:
@@ -243,6 +250,15 @@ def restore(
         if leaving:
             confirm(f"Restore version {version} of {topic}?", yes, lambda: print_text(_leaving(leaving)))
     report = work(dry_run=dry_run)
+    _warn_of_restored(report)
+    if output is Output.JSON:
+        print_json(report.to_dict())
+    else:
+        _print_text(topic, report)
+
+
+def _warn_of_restored(report: Report) -> None:
+    """Says on standard error which records of a restore go again, or should not have come back."""
     details = report.details
     if details["expired_records"]:
         print(
@@ -252,14 +268,10 @@ def restore(
         )
     if details["erasures"]:
         print(
-            f"warning: records that were erased since {'would be' if dry_run else 'are'} in the log again: "
+            f"warning: records that were erased since {'would be' if report.dry_run else 'are'} in the log again: "
             f"{', '.join(str(Erasure(**erasure)) for erasure in details['erasures'])}. Erase their keys again",
             file=sys.stderr,
         )
-    if output is Output.JSON:
-        print_json(report.to_dict())
-    else:
-        _print_text(topic, report)
 
 
 def _offsets(report: Report, name: str) -> list[tuple[int, int, int]]:

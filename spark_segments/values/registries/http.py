@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from spark_segments.errors import InvalidOptionError, MissingExtraError
+from spark_segments.errors import InvalidOptionError, MissingExtraError, RegistryError
 from spark_segments.http_answers import MOST_ANSWER_BYTES, EndlessAnswerError, HttpAnswer, answer_to
 from spark_segments.values.registries.registry import (
     LATEST_VERSION,
@@ -126,10 +126,9 @@ class HttpRegistry(Registry):
                     return None
                 if answer.status < 300:
                     return json.loads(answer.body)
+                # What a registry refuses once it refuses again. An error of its own, or too many requests, may pass.
                 if last or (answer.status < _FIRST_OF_SERVER and answer.status != _TOO_MANY):
-                    raise self.error(
-                        f"The schema registry refused {method} {path}", self._advice(answer), _reason(answer)
-                    )
+                    raise self._refused(method, path, answer)
             except TimeoutError:
                 raise self.error(
                     "The schema registry does not answer in time",
@@ -153,6 +152,9 @@ class HttpRegistry(Registry):
                     ) from error
             time.sleep(max(0.0, min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), end - time.monotonic())))
         raise AssertionError("the last attempt returns or raises")
+
+    def _refused(self, method: str, path: str, answer: HttpAnswer) -> RegistryError:
+        return self.error(f"The schema registry refused {method} {path}", self._advice(answer), _reason(answer))
 
     def _advice(self, answer: HttpAnswer) -> str | None:
         if answer.status not in (401, 403):
