@@ -118,6 +118,22 @@ def test_a_hundred_commits_of_which_every_third_is_foreign_are_rebuilt(tmp_path)
     assert numbers(rebuilt(log)) == list(range(100))
 
 
+def test_commits_that_nothing_proves_are_not_played_and_their_files_are_named(tmp_path):
+    """The manifest is lost before a commit of ours has written the notes of another writer's."""
+    log = new_log(tmp_path)
+    append(log, 0)
+    before = log.topic(TOPIC).snapshot
+    foreign(log, 10)
+    foreign(log, 11)
+    lose_manifest(log)
+    log = again(log)
+    details = rebuild_manifest(log, TOPIC).details
+    assert (details["known_version"], details["is_exact"]) == (before.version, False)
+    assert details["topic_id"] != before.topic_id and len(details["unnamed_files"]) == 2
+    assert numbers(again(log)) == [*range(10)]
+    is_usable(again(log))
+
+
 def test_verify_finds_a_commit_without_a_note_and_a_repair_writes_it(tmp_path, capsys):
     log = new_log(tmp_path)
     append(log, 0)
