@@ -35,8 +35,10 @@ def describe(snapshot: Snapshot, config: TopicConfig) -> dict[str, Any]:
     def by_row(weights: np.ndarray) -> list[int]:
         return [int(n) for n in np.bincount(owner, weights=weights, minlength=count)]
 
-    sealed, chunks = by_row(state == Segment.SEALED), by_row(state == Segment.CHUNK)
-    records, size_bytes = by_row(live.column("records").to_numpy()), by_row(log_bytes)
+    sealed = by_row(state == Segment.SEALED)
+    chunks = by_row(state == Segment.CHUNK)
+    records = by_row(live.column("records").to_numpy())
+    size_bytes = by_row(log_bytes)
     compacted = "compact" in config.cleanup_policy
     ratios = dirty_ratios(snapshot) if compacted else {}
     stable = [max(row["last_stable_offset"], row["log_start_offset"]) for row in partitions]
@@ -89,7 +91,8 @@ def dirty_ratios(snapshot: Snapshot) -> dict[int, float]:
     live = snapshot.live
     sealed = live.filter(np.asarray(live.column("state").to_numpy(zero_copy_only=False) == Segment.SEALED))
     owner = _owner_rows(snapshot, sealed)
-    base, end = sealed.column("base_offset").to_numpy(), sealed.column("next_offset").to_numpy()
+    base = sealed.column("base_offset").to_numpy()
+    end = sealed.column("next_offset").to_numpy()
     log_bytes = sealed.column("log_bytes").to_numpy()
     first_dirty = snapshot.partitions.column("first_dirty_offset").to_numpy()
     count = len(first_dirty)

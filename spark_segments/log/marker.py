@@ -22,7 +22,8 @@ OVERWRITES = (
     "This store ignores If-None-Match: two writers would overwrite each other's commits, so nothing is written there"
 )
 
-_CONDITIONS, _IGNORED = "conditional.writes", "ignored"
+_CONDITIONS = "conditional.writes"
+_IGNORED = "ignored"
 
 
 def enclosing(storage: Storage) -> str | None:

@@ -11,7 +11,8 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
 from spark_segments.kafka_protocol.serving.views import Views
-from spark_segments.log import Change, Erasure, Snapshot
+from spark_segments.log import Change, Snapshot
+from spark_segments.log.manifest.state.states import rewritten_offsets
 from spark_segments.log.report import Report
 from spark_segments.maintenance import compact, erase, mirror, restore, roll, verify
 from verification.kafka_protocol.played import playing
@@ -133,9 +134,9 @@ def test_an_erasure_of_the_compacted_copy_and_of_its_source(log):
 def test_an_erasure_notes_the_offsets_that_it_rewrote(log):
     source = made([EVE], [ADA], [BOB], [ADA, BOB])
     erased(source, "ada")
-    assert Erasure.offsets(source.topic("plain").snapshot.states) == {0: [(1, 2), (3, 5)]}
+    assert rewritten_offsets(source.topic("plain").snapshot.states) == {0: [(1, 2), (3, 5)]}
     erased(source, "bob")
-    assert Erasure.offsets(source.topic("plain").snapshot.states) == {0: [(1, 5)]}
+    assert rewritten_offsets(source.topic("plain").snapshot.states) == {0: [(1, 5)]}
     assert captured(log, source).failed == []
 
 

@@ -27,6 +27,7 @@ from spark_segments.log.groups.group_files import (
     GroupFiles,
     GroupRows,
     check_group_id,
+    expired_files,
     group_of,
     offsets_of,
 )
@@ -269,7 +270,7 @@ class Group(Prints):
         """
         files = self._files()
         listing = files.listing()
-        old = files.expired(listing)
+        old = expired_files(listing)
         newest = listing.numbers.get(listing.newest)
         if newest is not None and self.log.storage.now_ms() - newest.mtime_ms > ORPHAN_AGE_MS:
             with suppress(StorageError):  # damaged positions are no reason to delete any

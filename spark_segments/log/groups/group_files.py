@@ -138,14 +138,14 @@ class GroupFiles(NumberedFiles):
                 hint="Restore the file from a backup, or begin the group anew: segments groups delete",
             ) from error
 
-    @staticmethod
-    def expired(listing: NumberedListing) -> list[FileInfo]:
-        """The commits before the last KEPT, the lowest numbers first, and what commits have staged and left."""
-        old = listing.before(listing.newest - GroupCommit.KEPT)
-        if listing.newest:
-            before_ms = listing.numbers[listing.newest].mtime_ms - LEFT_OVER_MS
-            old += [info for info in listing.others if info.path.endswith(".tmp") and info.mtime_ms < before_ms]
-        return old
+
+def expired_files(listing: NumberedListing) -> list[FileInfo]:
+    """The commits before the last KEPT, the lowest numbers first, and what commits have staged and left."""
+    old = listing.before(listing.newest - GroupCommit.KEPT)
+    if listing.newest:
+        before_ms = listing.numbers[listing.newest].mtime_ms - LEFT_OVER_MS
+        old += [info for info in listing.others if info.path.endswith(".tmp") and info.mtime_ms < before_ms]
+    return old
 
 
 def parsed(group: str, number: int, data: pa.Buffer) -> GroupCommit:

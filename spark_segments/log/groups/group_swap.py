@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from spark_segments.errors import CommitConflictError, LogDirError, SegmentsError, StorageError, UnknownOutcomeError
-from spark_segments.log.groups.group_files import GroupCommit, GroupFiles, GroupRows, is_damaged
+from spark_segments.log.groups.group_files import GroupCommit, GroupFiles, GroupRows, expired_files, is_damaged
 from spark_segments.log.positions import Position
 from spark_segments.storage.numbered_files import NumberedListing
 from spark_segments.storage.numbered_swap import NoEntry, NumberedSwap, Reply, RequestOutcome, SentEntry, SwapLimits
@@ -133,7 +133,7 @@ class GroupSwap(NumberedSwap[GroupCommit, GroupCommit, GroupCommit]):
             return False
         if commit.number % GroupCommit.TRIM_EVERY == 0:
             with suppress(SegmentsError):  # the positions stand without it, and a later commit tries again
-                files.storage.delete(info.path for info in files.expired(listing))
+                files.storage.delete(info.path for info in expired_files(listing))
         return True
 
     def find(self, state: GroupCommit) -> GroupCommit | None:

@@ -24,8 +24,10 @@ from spark_segments.log.reading.clip import Offsets, within
 from spark_segments.log.reading.times import offsets_before_time
 from spark_segments.storage import Storage
 
-_FORMAT, _FILES = ds.IpcFileFormat(), LocalFileSystem()  # of a file that nobody opens
-_EARLIEST_US, _LATEST_US = FIRST_MS * 1000, LAST_MS * 1000
+_FORMAT = ds.IpcFileFormat()  # of a file that nobody opens
+_FILES = LocalFileSystem()
+_EARLIEST_US = FIRST_MS * 1000
+_LATEST_US = LAST_MS * 1000
 
 
 def columns_of_condition(condition: pc.Expression, schema: pa.Schema) -> frozenset[str]:

@@ -76,16 +76,18 @@ class Selection:
             found = ", ".join(self.columns) or "none"
             raise InvalidOptionError("Columns are at least one, and each once", expected="such as offset", found=found)
         check_isolation_level(self.isolation)
-        if self.view not in (None, Selection.LATEST_VIEW) or (self.view is not None and self.include_control):
-            message = "Unknown view" if self.view != Selection.LATEST_VIEW else "A view never contains control records"
+        if self.view not in (None, Selection.LATEST_VIEW):
+            raise InvalidOptionError("Unknown view", expected=Selection.LATEST_VIEW, found=self.view)
+        if self.view is not None and self.include_control:
+            message = "A view never contains control records"
             raise InvalidOptionError(message, expected=Selection.LATEST_VIEW, found=self.view)
         if self.view is None and not self.include_tombstones:
             raise InvalidOptionError("Only the view latest can leave out tombstones", hint="Add view='latest'")
         if self.keys is not None and self.include_control:
             raise InvalidOptionError("Control records have no keys to look for", hint="Read them without keys")
         if self.value_type not in (Selection.BINARY, Selection.BINARY_VIEW):
-            found, expected = repr(self.value_type), f"{Selection.BINARY} or {Selection.BINARY_VIEW}"
-            raise InvalidOptionError("Unknown value_type", expected=expected, found=found)
+            expected = f"{Selection.BINARY} or {Selection.BINARY_VIEW}"
+            raise InvalidOptionError("Unknown value_type", expected=expected, found=repr(self.value_type))
 
 
 EVERYTHING = Selection()
@@ -264,7 +266,8 @@ def pack(
     shared_bytes = min(max_partition_bytes, shared_bytes)
 
     def begins(task: list[AnyWork], total: np.ndarray, part: AnyWork) -> bool:
-        cost_bytes, offsets = int(total[0]), int(total[1])
+        cost_bytes = int(total[0])
+        offsets = int(total[1])
         neighbours = (task[-1].topic, task[-1].partition) == (part.topic, part.partition)
         most_bytes = max_partition_bytes if neighbours else shared_bytes
         too_many = max_offsets is not None and offsets + part.offsets > max_offsets

@@ -84,13 +84,23 @@ class Examination:
                     return
                 if fault is None:
                     continue
-                bad_bytes = 0 if step.error is None else _size_of_bad_batch(step)
-                if not bad_bytes and step.error is not None:
-                    following = bisect_right(starts, self.byte_position)
-                    bad_bytes = starts[following] - self.byte_position if following < len(starts) else 0
-                if not goes_on(fault, SHORT if step.is_short and step.error is None else UNREADABLE) or not bad_bytes:
+                bad_bytes = self._bad_bytes(step, starts)
+                rule = SHORT if step.is_short and step.error is None else UNREADABLE
+                if not goes_on(fault, rule) or not bad_bytes:
                     return
                 self.byte_position += bad_bytes
+
+    def _bad_bytes(self, step: WalkStep, starts: Sequence[int]) -> int:
+        """How many bytes are passed over at the fault of a step. 0: nobody knows where a batch begins behind it, and to
+        guess could take the bytes within a value for a batch.
+        """
+        if step.error is None:
+            return 0
+        size = _size_of_bad_batch(step)
+        if size:
+            return size
+        following = bisect_right(starts, self.byte_position)
+        return starts[following] - self.byte_position if following < len(starts) else 0
 
     def steps(self, start_position: int, *, check_crc: bool = True) -> Iterator[WalkStep]:
         """The walk from the batch at `start_position` on."""

@@ -30,7 +30,7 @@ from spark_segments.log.findings import Findings
 from spark_segments.log.manifest.files.row_files import UNBOUNDED, UNKNOWN_ROWS, RowFile, RowFiles, bounds_of
 from spark_segments.log.manifest.role import ROLES
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Partition, Segment, has_own_path, path_rule
-from spark_segments.log.manifest.state.captures import Captured, CapturedBatch
+from spark_segments.log.manifest.state.captures import Captured, CapturedBatch, is_of_capture
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.states import (
     PARTITIONS_ADDED,
@@ -39,6 +39,7 @@ from spark_segments.log.manifest.state.states import (
     Erasure,
     Hole,
     Undecided,
+    rewritten_offsets,
 )
 from spark_segments.log.manifest.transaction import Transaction
 from spark_segments.storage import FileInfo
@@ -71,7 +72,7 @@ def check_rows(snapshot: Snapshot, findings: Findings) -> None:
     # An import by an earlier version, from files without a producer snapshot, left no other trace than the entry which
     # says that nobody knows when partitions were added.
     is_imported = snapshot.states.get(PARTITIONS_ADDED) == "[]" or bool(CopiedEnd.of(snapshot.states))
-    is_from_elsewhere = is_imported or any(map(Captured.is_state, snapshot.states))
+    is_from_elsewhere = is_imported or any(map(is_of_capture, snapshot.states))
     for row in partitions:
         _check_partition(row, is_from_elsewhere, findings)
         _check_order(row, snapshot.live_table(row.partition), findings)
@@ -273,7 +274,7 @@ def readable(snapshot: Snapshot, findings: Findings) -> Snapshot:
         try:
             for kind in (Hole, Undecided, ErasedTombstones, Captured, CapturedBatch, CopiedEnd):
                 kind.of({name: value})
-            Erasure.offsets({name: value})
+            rewritten_offsets({name: value})
             Erasure.appends({name: value})
             for of_snapshot in (Eras, Erasure):
                 of_snapshot.of(dataclasses.replace(snapshot, states={name: value}))

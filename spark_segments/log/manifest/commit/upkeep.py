@@ -144,14 +144,7 @@ def _unneeded(
         return [rows[path] for path in sorted(old)], staged, []
     versions = [version for version in sorted(files.commits) if version <= state.version]
     kept = _first_kept(openable(versions, files.checkpoints), files.commits, horizon_ms)
-    # A file of rows goes that a commit up to `kept` has taken out of the table. What a later commit takes out, a reader
-    # of `kept` still needs:
-    #
-    #   versions    0 1 2 3 4 | 5      6      7
-    #                past       kept          latest
-    #   taken out by 3: goes         by 6: stays
-    past = [version for version in unbroken(versions) if version <= kept]
-    expired = {path for version in past for path in paths_of(log.delta.actions(version), "remove")}
+    expired = _taken_out(log, versions, kept)
     expired_log = _expired_log(files, kept, store_now_ms - COMMIT_LOG_MS)
     named = {file.path for file in state.files}
     if expired_log or (expired | old) & rows.keys():  # nothing goes unless the first version that stays can be opened
@@ -161,6 +154,18 @@ def _unneeded(
     doomed = [rows[path] for path in sorted((expired - named | orphans) & rows.keys())]
     copies = unneeded_copies(log, listed_copies, state, orphans_before_ms)
     return doomed, [*expired_log, *staged], copies
+
+
+def _taken_out(log: TopicLog, versions: list[int], kept: int) -> set[str]:
+    """The files of rows that commits up to the version `kept` have taken out of the table. What a later commit takes
+    out, a reader of `kept` still needs:
+
+        versions    0 1 2 3 4 | 5      6      7
+                     past       kept          latest
+        taken out by 3: goes         by 6: stays
+    """
+    past = [version for version in unbroken(versions) if version <= kept]
+    return {path for version in past for path in paths_of(log.delta.actions(version), "remove")}
 
 
 def _orphans(

@@ -165,7 +165,8 @@ def mark(storage: Storage, topic: str, name: NoteName) -> None:
 def notes_of(storage: Storage, topic: str) -> CommitNotes:
     """The existing notes, damaged ones too."""
     notes: dict[int, list[NoteName]] = {}
-    marked, copies = set(), set()
+    marked: set[NoteName] = set()
+    copies: set[int] = set()
     for info in storage.list(recovery_directory(topic)):
         name_of_file = info.path.rpartition("/")[2]
         match = _NAME.fullmatch(name_of_file)

@@ -64,13 +64,7 @@ class Captured:
         """The entries of `states` that tell neither of the log itself nor of a capture: what the topic is among its
         copies.
         """
-        return {name: value for name, value in other_states(states).items() if not Captured.is_state(name)}
-
-    @staticmethod
-    def is_state(name: str) -> bool:
-        """Whether a state of this name is of a capture."""
-        is_of_partition = name.startswith((_CAPTURED, _LAST_BATCH))
-        return is_of_partition or name in (Captured.GOES_ON_IN, Captured.SOURCE_TOPIC_ID, Captured.SOURCE_CLUSTER_ID)
+        return {name: value for name, value in other_states(states).items() if not is_of_capture(name)}
 
     @staticmethod
     def topic_row(
@@ -88,6 +82,12 @@ class Captured:
         if cluster_id is not None:
             entries[Captured.SOURCE_CLUSTER_ID] = cluster_id
         return dataclasses.replace(row, states={**row.states, **entries})
+
+
+def is_of_capture(name: str) -> bool:
+    """Whether a state of this name is of a capture."""
+    is_of_partition = name.startswith((_CAPTURED, _LAST_BATCH))
+    return is_of_partition or name in (Captured.GOES_ON_IN, Captured.SOURCE_TOPIC_ID, Captured.SOURCE_CLUSTER_ID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,17 +74,6 @@ class Erasure:
             return sorted(erasures, key=lambda erasure: erasure.version)
 
     @staticmethod
-    def entry(erasures: Iterable[Erasure]) -> dict[str, str]:
-        """The entry of the topic's states for these erasures; of erasures with the same id the last counts."""
-        by_id = {erasure.erasure_id: erasure for erasure in erasures}
-        kept = sorted(by_id.values(), key=lambda erasure: erasure.version)
-        while len(kept) > MOST_ERASURES:
-            first, second = kept[:2]
-            keys = None if first.keys is None or second.keys is None else first.keys + second.keys
-            kept[:2] = [dataclasses.replace(second, keys=keys, history=first.history or second.history)]
-        return {ERASURES: json.dumps([dataclasses.asdict(erasure) for erasure in kept])} if kept else {}
-
-    @staticmethod
     def topic_row(
         snapshot: Snapshot, erasure: Erasure, rewritten: Mapping[int, Iterable[Offsets]] = MappingProxyType({})
     ) -> TopicRow:
@@ -92,22 +81,19 @@ class Erasure:
         the offsets of the segments that the commit writes again.
         """
         erasure = dataclasses.replace(erasure, version=snapshot.version + 1)
-        states = {**snapshot.states, **Erasure.entry([*Erasure.of(snapshot), erasure])}
-        rewritten_before = Erasure.offsets(snapshot.states)
+        states = {**snapshot.states, **erasures_entry([*Erasure.of(snapshot), erasure])}
+        rewritten_before = rewritten_offsets(snapshot.states)
         for partition, ranges in rewritten.items():
             kept = _joined([*rewritten_before.get(partition, ()), *ranges])
             states[f"{_REWRITTEN}{partition}"] = json.dumps(kept, separators=(",", ":"))
         return dataclasses.replace(snapshot.topic_row, states=states)
 
     @staticmethod
-    def offsets(states: Mapping[str, str]) -> dict[int, list[Offsets]]:
-        """{partition: the offsets whose batches an erasure may have rewritten}, in order."""
-        return of_partitions(states, _REWRITTEN, _ranges)
-
-    @staticmethod
     def rewritten(snapshot: Snapshot) -> dict[int, list[Offsets]]:
-        """As `offsets`; all offsets of the log where an earlier version of this package, which noted none, erased."""
-        offsets = Erasure.offsets(snapshot.states)
+        """As `rewritten_offsets`; all offsets of the log where an earlier version of this package erased, which noted
+        none.
+        """
+        offsets = rewritten_offsets(snapshot.states)
         if not offsets and Erasure.of(snapshot):
             offsets = {partition: [bounds] for partition, bounds in snapshot.offset_bounds().items()}
         return offsets
@@ -120,6 +106,22 @@ class Erasure:
             ranges = appends.get(tombstones.partition, [])
             appends[tombstones.partition] = _joined([*ranges, (tombstones.start_offset, tombstones.end_offset)])
         return appends
+
+
+def erasures_entry(erasures: Iterable[Erasure]) -> dict[str, str]:
+    """The entry of the topic's states for these erasures; of erasures with the same id the last counts."""
+    by_id = {erasure.erasure_id: erasure for erasure in erasures}
+    kept = sorted(by_id.values(), key=lambda erasure: erasure.version)
+    while len(kept) > MOST_ERASURES:
+        first, second = kept[:2]
+        keys = None if first.keys is None or second.keys is None else first.keys + second.keys
+        kept[:2] = [dataclasses.replace(second, keys=keys, history=first.history or second.history)]
+    return {ERASURES: json.dumps([dataclasses.asdict(erasure) for erasure in kept])} if kept else {}
+
+
+def rewritten_offsets(states: Mapping[str, str]) -> dict[int, list[Offsets]]:
+    """{partition: the offsets whose batches an erasure may have rewritten}, in order."""
+    return of_partitions(states, _REWRITTEN, _ranges)
 
 
 def _ranges(_: int, ranges: Iterable[Sequence[int]]) -> list[Offsets]:
@@ -141,8 +143,11 @@ def _joined(ranges: Iterable[Offsets]) -> list[Offsets]:
     return joined
 
 
-_HOLES, _UNDECIDED, _ERASED = "holes.", "undecided.", "erased_tombstones."
-_REWRITTEN, _APPENDED = "erased_offsets.", "erasure_appends."
+_HOLES = "holes."
+_UNDECIDED = "undecided."
+_ERASED = "erased_tombstones."
+_REWRITTEN = "erased_offsets."
+_APPENDED = "erasure_appends."
 _COPIED = "copied_end."
 
 
@@ -251,7 +256,7 @@ class ErasedTombstones:
         for new in tombstones:
             mine = [one for one in ErasedTombstones.of(row.states) if one.partition == new.partition]
             appends = _joined([*Erasure.appends(row.states).get(new.partition, ()), (new.start_offset, new.end_offset)])
-            row = ErasedTombstones._of_partition(row, new.partition, [*mine, new])
+            row = _with_tombstones(row, new.partition, [*mine, new])
             states = {**row.states, f"{_APPENDED}{new.partition}": json.dumps(appends, separators=(",", ":"))}
             row = dataclasses.replace(row, states=states)
         return row
@@ -274,26 +279,26 @@ class ErasedTombstones:
             if is_cleaned and one.horizon_ms is None:
                 one = dataclasses.replace(one, horizon_ms=now_ms + delete_retention_ms)
             kept.append(one)
-        return None if kept == before else ErasedTombstones._of_partition(snapshot.topic_row, partition, kept)
+        return None if kept == before else _with_tombstones(snapshot.topic_row, partition, kept)
 
-    @staticmethod
-    def _of_partition(row: TopicRow, partition: int, tombstones: Sequence[ErasedTombstones]) -> TopicRow:
-        states = {name: value for name, value in row.states.items() if name != f"{_ERASED}{partition}"}
-        kept = list(tombstones)
-        while len(kept) > MOST_ERASURES:  # the two oldest count as one
-            first, second = kept[:2]
-            horizons = [one.horizon_ms for one in (first, second) if one.horizon_ms is not None]
-            kept[:2] = [
-                ErasedTombstones(
-                    partition, first.start_offset, second.end_offset, max(horizons) if len(horizons) == 2 else None
-                )
-            ]
-        if kept:
-            fields = [dataclasses.asdict(one) for one in kept]
-            for entry in fields:
-                del entry["partition"]
-            states[f"{_ERASED}{partition}"] = json.dumps(fields, separators=(",", ":"))
-        return dataclasses.replace(row, states=states)
+
+def _with_tombstones(row: TopicRow, partition: int, tombstones: Sequence[ErasedTombstones]) -> TopicRow:
+    states = {name: value for name, value in row.states.items() if name != f"{_ERASED}{partition}"}
+    kept = list(tombstones)
+    while len(kept) > MOST_ERASURES:  # the two oldest count as one
+        first, second = kept[:2]
+        horizons = [one.horizon_ms for one in (first, second) if one.horizon_ms is not None]
+        kept[:2] = [
+            ErasedTombstones(
+                partition, first.start_offset, second.end_offset, max(horizons) if len(horizons) == 2 else None
+            )
+        ]
+    if kept:
+        fields = [dataclasses.asdict(one) for one in kept]
+        for entry in fields:
+            del entry["partition"]
+        states[f"{_ERASED}{partition}"] = json.dumps(fields, separators=(",", ":"))
+    return dataclasses.replace(row, states=states)
 
 
 class CopiedEnd:
@@ -370,4 +375,4 @@ def states_of_copy(own: Mapping[str, str], leader: Mapping[str, str], erasures: 
     """The states of a follower: those of its own but for what it copies, the leader's facts of the log, `erasures`."""
     kept = {name: value for name, value in other_states(own).items() if name != ERASURES}
     rebuilt = {name: value for name, value in leader.items() if name == TopicRow.REBUILT_FROM}
-    return kept | log_states(leader) | rebuilt | Erasure.entry(erasures)
+    return kept | log_states(leader) | rebuilt | erasures_entry(erasures)

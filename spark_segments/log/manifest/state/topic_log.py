@@ -402,7 +402,8 @@ class TopicLog:
             removed, added = (paths_of(actions, name) for name in ("remove", "add"))
             if topic_id is None and any(path.startswith(f"{KIND}={TOPIC_KIND}/") for path in added):
                 return None
-            before, after = self._segment_rows(removed), self._segment_rows(added)
+            before = self._segment_rows(removed)
+            after = self._segment_rows(added)
         except FileNotFoundError:
             return None
         if topic_id is None:
