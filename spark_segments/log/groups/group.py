@@ -272,6 +272,8 @@ class Group(Prints):
         listing = files.listing()
         old = expired_files(listing)
         newest = listing.numbers.get(listing.newest)
+        # The newest file goes last, and only after so long that no commit is under way: a number without a file is free
+        # again, also for a commit that began on what the group was before it was deleted.
         if newest is not None and self.log.storage.now_ms() - newest.mtime_ms > ORPHAN_AGE_MS:
             with suppress(StorageError):  # damaged positions are no reason to delete any
                 if not files.read(listing.newest).rows:

@@ -142,6 +142,7 @@ class GroupFiles(NumberedFiles):
 def expired_files(listing: NumberedListing) -> list[FileInfo]:
     """The commits before the last KEPT, the lowest numbers first, and what commits have staged and left."""
     old = listing.before(listing.newest - GroupCommit.KEPT)
+    # Two files' times are compared, and no clock is asked: what is staged right now is no hour older than the newest.
     if listing.newest:
         before_ms = listing.numbers[listing.newest].mtime_ms - LEFT_OVER_MS
         old += [info for info in listing.others if info.path.endswith(".tmp") and info.mtime_ms < before_ms]

@@ -80,7 +80,8 @@ def _first_in_segment(
     storage: Storage, topic: str, segment: Segment, target_ms: int, start: int, end: int
 ) -> tuple[int, int] | None:
     # The file of a clipped row has records outside of the row. One of them may have the time; it is not in the log.
-    start, end = max(start, segment.base_offset), min(end, segment.next_offset)
+    start = max(start, segment.base_offset)
+    end = min(end, segment.next_offset)
     byte_position, size = SegmentFile(storage, segment).seek_time(target_ms)
     for window in SegmentFile(storage, segment).windows(byte_position, first_window_bytes=size):
         late_enough = (window.batches.max_timestamp >= target_ms) & window.overlaps(start, end)

@@ -91,7 +91,15 @@ class _Copies:
 
     def add(self, sources: Sequence[Segment], base_offset: int, next_offset: int) -> None:
         for source in sources:
-            start, end = max(source.base_offset, base_offset), min(source.next_offset, next_offset)
+            # Of the first and the last source only a part may be copied:
+            #
+            #   sources    |-----------|-----------|-----------|
+            #   copied            |base_offset    next_offset|
+            #
+            # The counts of a row hold for a whole source alone. Taken for a part, the copy would claim records, or
+            # tombstones, that it does not have.
+            start = max(source.base_offset, base_offset)
+            end = min(source.next_offset, next_offset)
             is_counted = source.tombstones >= 0
             is_whole = (start, end) == (source.base_offset, source.next_offset)
             records = self._batches(source, start, end, with_tombstones=not (is_whole and is_counted))

@@ -202,6 +202,8 @@ class Committing(NumberedSwap[TableState, Change, Commit]):
         snapshot.check_role(change.operation)
         if txn is None:
             return change
+        # A key is forgotten by its age, so by the store's clock: by a machine's that is behind, it would be forgotten
+        # early, and an append that is sent again would be added twice.
         sent = txn if txn.key is None else dataclasses.replace(txn, version=log.store.storage.now_ms())
         return dataclasses.replace(change, transactions=(*change.transactions, sent))
 

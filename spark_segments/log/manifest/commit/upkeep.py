@@ -132,6 +132,8 @@ def _unneeded(
     # List first, then read: a file that is written meanwhile is not in the list.
     listed = [info for kind in SCHEMAS for info in log.storage.list(f"{log.directory}/{KIND}={kind}")]
     listed_copies = list_copies(log)
+    # The times of files are the store's. This machine's clock may be ahead: by it, a file that a running commit is
+    # about to name could look like one that was left behind.
     store_now_ms = log.storage.now_ms()
     orphans_before_ms = store_now_ms - orphan_age_ms
     rows = {info.path.removeprefix(f"{log.directory}/"): info for info in listed}
