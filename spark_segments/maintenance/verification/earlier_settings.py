@@ -24,10 +24,9 @@ from spark_segments.log.manifest.state.topic_log import TopicLog
 from spark_segments.log.manifest.topic_row import topic_of
 from spark_segments.storage.delta import Action, commit_info
 
-_CAPTURE = "capture"
 _BRING_RECORDS = frozenset(
     (
-        _CAPTURE,
+        Operation.CAPTURE,
         Operation.CREATE,
         Operation.ERASE,
         Operation.IMPORT,
