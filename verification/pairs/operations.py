@@ -36,7 +36,7 @@ from spark_segments.maintenance import (
 from verification.kafka_protocol.broker import make_topic
 from verification.kafka_protocol.serving import serving
 from verification.pairs.model import Partition, Record
-from verification.pairs.world import DAY_MS, HOUR_MS, MINUTE_MS, Replayed, Row, Table, World, segments
+from verification.pairs.world import DAY_MS, HOUR_MS, MINUTE_MS, Replayed, Row, SignedList, Table, World, segments
 from verification.world.kafka_side import ABORT, COMMIT, TIME_MS, KafkaSide
 
 MOST_PARTITIONS = 4
@@ -460,6 +460,7 @@ def promote_it(world: World) -> None:
     world.forget_versions()
     world.signed = None
     world.group = None  # positions are the log directory's
+    world.captured_ms, world.is_late = None, False  # and so is what a capture notes
 
 
 def export_and_import(world: World) -> None:
@@ -480,14 +481,12 @@ def export_and_import(world: World) -> None:
 
 
 def sign(world: World) -> None:
-    world.signed, world.signed_ms = world.directory / "signed.list", world.clock.now_ms()
-    key = world.directory / "key.pem"
+    path, key = world.directory / "signed.list", world.directory / "key.pem"
     if not key.exists():
         _make_key(key)
-    ran = segments(
-        "verify", world.log.uri, world.topic, "--deep", "--sign", key, "--checksums", world.signed
-    )  # fmt: skip
+    ran = segments("verify", world.log.uri, world.topic, "--deep", "--sign", key, "--checksums", path)
     assert ran.code == 0, ran.error
+    world.signed = SignedList(path, world.live_files(), world.log.topic(world.topic).version)
 
 
 def _make_key(path: Path) -> None:
@@ -745,11 +744,27 @@ def source_erases(world: World) -> None:
 def capture_it(world: World) -> KafkaSide:
     with serving(broker(world), interval_seconds=0) as server:
         report = capture(world.log, f"127.0.0.1:{server.port}", [world.topic])
-    if may_follow(world, source(world)):
+    may = may_follow(world, source(world))
+    if may:
         succeeded(report)
     else:
         assert report.failed, "a capture goes on behind records that were appended here"
+    _note_capture(world, is_done=may)
     return source(world)
+
+
+def _note_capture(world: World, *, is_done: bool) -> None:
+    """A capture that brings nothing does not note it within an eighth of delete.retention.ms."""
+    now_ms = world.clock.now_ms()
+    is_cleaned = is_compacting(world) or source(world).first_dirty_offset is not None
+    if is_cleaned and world.captured_ms is not None and world.is_late is not True:
+        gap_ms = now_ms - world.captured_ms
+        if gap_ms > DAY_MS:
+            world.is_late = True if is_done else None
+        elif gap_ms > DAY_MS - DAY_MS // 8:
+            world.is_late = None
+    if is_done:
+        world.captured_ms = now_ms
 
 
 def has_captured(world: World, side: KafkaSide) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import random
 import sys
 import time
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -96,6 +98,26 @@ class Table:
 
 
 @dataclass
+class SignedList:
+    """A list of files that was signed. `ends`: {path of a .log: (partition, the offset behind its last)}, or None of a
+    shared object. `version`: of the topic at the last look; `taken`: {path of a file that has left the log: the
+    versions that it may have left in}.
+    """
+
+    path: Path
+    ends: dict[str, tuple[int, int] | None]
+    version: int
+    taken: dict[str, range] = field(default_factory=dict)
+
+    def look(self, live: set[str], version: int) -> None:
+        """Notes which files have left the log since the last look, and which have come back."""
+        news = range(self.version + 1, version + 1)
+        gone = self.ends.keys() - live
+        self.taken = {path: self.taken.get(path, news) for path in gone}
+        self.version = version
+
+
+@dataclass
 class Replayed:
     """A topic of a cluster, to which the topic is replayed. `rows`: what it must have, by partition and in order.
     `reached`: where the replay goes on, by partition.
@@ -109,7 +131,9 @@ class Replayed:
 @dataclass
 class World:
     """`keys`: what the records are of, None among them. `kafka`: the broker from which the topic comes, if any, by
-    imports or by captures."""
+    imports or by captures. `captured_ms`: when the last capture had all; `is_late`: whether a capture of a compacted
+    topic has come later than delete.retention.ms after it, None where that depends on when a capture notes that.
+    """
 
     directory: Path
     clock: Clock
@@ -127,8 +151,9 @@ class World:
     follower: tuple[LogDir, dict[int, Seen]] | None = None
     fenced: LogDir | None = None
     copied: bool = False
-    signed: Path | None = None
-    signed_ms: int = 0
+    signed: SignedList | None = None
+    captured_ms: int | None = None
+    is_late: bool | None = False
     group: dict[int, int] | None = None
     has_own_records: bool = False
     has_repeated: bool = False
@@ -250,10 +275,25 @@ class World:
         """What the topic's row remembers."""
         return dict(ManagedLog(Path(self.log.uri)).snapshot(self.topic).topic["states"] or {})
 
-    def live_files(self) -> set[str]:
-        """The paths of the files that the newest version names."""
+    def live_files(self) -> dict[str, tuple[int, int] | None]:
+        """The files that the newest version names: of each path (partition, the offset behind its last), or None of a
+        shared object.
+        """
         snapshot = ManagedLog(Path(self.log.uri)).snapshot(self.topic)
-        return {row["path"] for rows in snapshot.segments.values() for row in rows}
+        rows = [row for rows in snapshot.segments.values() for row in rows]
+        return {
+            row["path"]: None if row["index_position"] is not None else (row["partition"], row["next_offset"])
+            for row in rows
+        }
+
+    def has_commit(self, version: int) -> bool:
+        """Whether a commit, and all rows that it wrote, are there: vacuum has taken neither."""
+        table = Path(self.log.uri, "_manifest", self.topic)
+        commit = table / "_delta_log" / f"{version:020d}.json"
+        if not commit.exists():
+            return False
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        return all((table / unquote(action["add"]["path"])).exists() for action in actions if "add" in action)
 
     def reopen(self, uri: str | None = None) -> None:
         """The log directory as a process sees it that has just begun."""
