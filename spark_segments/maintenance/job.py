@@ -10,6 +10,7 @@ from spark_segments.config import TopicConfig, selected_topics, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import run_tasks
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.manifest.role import FOLLOWER
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.report import Report
 from spark_segments.progress import Progress
@@ -86,19 +87,23 @@ class Job:
         has it. `load`: the live rows are read here.
 
         A topic that cannot be read, or that takes no job because it is a follower or fenced, goes into the report as
-        failed. Raises UnknownTopicError if a topic of `topics` is not there.
+        failed; a follower only if its name is in `topics`. Raises UnknownTopicError if a topic of `topics` is not
+        there.
         """
         for name in self.names():
+            is_named = self.topics is not None and name in self.topics
             try:
                 snapshot = self.as_planned(self.log.snapshot(name))
                 config = self.config(snapshot)
                 if policy is not None and policy not in config.cleanup_policy:
                     continue
+                if snapshot.role == FOLLOWER and not is_named:
+                    continue  # its mirror brings what this job does at its leader
                 snapshot.check_role(self.report.job)
                 if load:
                     _ = snapshot.live
             except UnknownTopicError:
-                if self.topics is not None and name in self.topics:
+                if is_named:
                     raise
                 continue  # it was deleted
             except SegmentsError as error:

@@ -387,6 +387,8 @@ def maintain(
 
     The index of keys is kept for the topics that have one (`segments index`).
 
+    Followers are left to their mirror; only vacuum and the index run on them.
+
     With --now-ms in the future, vacuum still goes by the clock: what the run
     takes out of the log can be restored.
 

@@ -73,10 +73,32 @@ def test_a_follower_refuses_changes_before_anything_is_written(leader, follower,
 @pytest.mark.parametrize("job", [roll, retain, compact])
 def test_a_follower_refuses_jobs_before_anything_is_written(leader, follower, job):
     before = files(follower)
-    report = job(follower, now_ms=later(follower))
+    report = job(follower, topics=[TOPIC], now_ms=later(follower))
     (line,) = report.failed
     assert line["topic"] == TOPIC and "it is no leader" in line["error"] and leader.uri in line["error"]
     assert files(follower) == before
+
+
+@pytest.mark.parametrize("topics", [None, ["*"]], ids=["all topics", "a pattern"])
+def test_the_upkeep_of_all_topics_leaves_followers_to_their_mirror(leader, follower, topics):
+    """A follower gets what its leader's jobs do. Vacuum alone has work at both."""
+    own = follower.create_topic("own", config={"cleanup.policy": "compact,delete"})
+    own.append([{"key": "a", "value": "1"}])
+    version = follower.topic(TOPIC).snapshot.version
+    for job in (roll, retain, compact):
+        report = job(follower, topics=topics, now_ms=later(follower))
+        assert report.failed == [] and {line["topic"] for line in report.partitions} <= {"own"}
+    assert list(own.snapshot.live_of(0)) == []
+    assert follower.topic(TOPIC).snapshot.version == version
+    reports = follower.maintain(topics)
+    assert [report.failed for report in reports] == [[]] * 4
+    mirrored(leader, follower)
+    assert_in_step(leader, follower, TOPIC)
+
+
+def test_an_erasure_in_all_topics_fails_at_a_follower(leader, follower):
+    with pytest.raises(NotLeaderError, match=leader.uri):
+        erase(follower, topics=["*"], keys=[b"no such key"])
 
 
 def test_a_follower_refuses_an_import(tmp_path):
