@@ -36,7 +36,7 @@ from verification.world.stores.memory_store import MemoryFiles, replayed
 from verification.world.topics import append_numbers
 
 PARTITIONS = 6
-OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
+OFFSET_COMMIT, FIND_COORDINATOR, DELETE_GROUPS, OFFSET_DELETE = 8, 10, 42, 47
 SESSION_MS = 300_000  # no test waits for a session's end, and clients take no longer one
 
 
@@ -331,6 +331,84 @@ def test_a_group_of_a_servers_clients_stays_theirs_when_it_is_reset(log):
         log.group("billing").delete()
         log.group("billing").reset({"orders": {0: 4}})
         assert commit(server, "billing", 10) == "group_authorization_failed"
+
+
+def deleted(server: Server, group: str) -> str:
+    """The name of the error by which DeleteGroups is answered."""
+    [result] = answered(server.port, DELETE_GROUPS, 2, {"groups_names": group}).results
+    return result.error_code.name
+
+
+def deleted_position(server: Server, group: str, partition: int) -> tuple[str, str | None]:
+    """The names of the errors by which OffsetDelete of `orders` is answered: of the group, of the partition."""
+    asked = {"group_id": group, "name": "orders", "partition_index": partition}
+    answer = answered(server.port, OFFSET_DELETE, 0, asked)
+    code = answer.topics[0].partitions[0].error_code.name if answer.topics else None
+    return answer.error_code.name, code
+
+
+def test_clients_delete_the_groups_that_they_made(log):
+    with serving(log) as server:
+        assert takes_the_groups(server)
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{server.port}"})
+        for group in ("billing", "audit"):
+            assert commit(server, group, 9) == "none"
+        admin.delete_consumer_groups(["billing"])["billing"].result(PATIENCE_SECONDS)
+        assert (position(log, "billing"), position(log, "audit")) == (None, 9)
+        assert deleted(server, "billing") == "group_id_not_found"
+        python = kafka.KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{server.port}")
+        python.delete_groups(["audit"])
+        python.close()
+        assert position(log, "audit") is None
+        assert commit(server, "billing", 10) == "none"  # it may begin again
+        assert position(log, "billing") == 10
+
+
+def test_clients_delete_positions_of_a_group(log):
+    with serving(log) as server:
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 9) == "none"
+        assert commit(server, "billing", 8, partition_index=1) == "none"
+        assert deleted_position(server, "billing", 0) == ("none", "none")
+        assert log.group("billing").positions().offsets == {"orders": {1: 8}}
+        assert deleted_position(server, "billing", 0) == ("none", "none")  # as in Kafka: it has none
+        assert deleted_position(server, "nobody", 0) == ("group_id_not_found", None)
+
+
+def test_a_group_with_members_is_not_deleted(log):
+    with serving(log) as server:
+        reader = member(server, "billing")
+        try:
+            take([reader], 600)
+            reader.commit(offsets=[TopicPartition("orders", 0, 9)], asynchronous=False)
+            before = log.group("billing").positions().offsets
+            assert deleted(server, "billing") == "non_empty_group"
+            assert deleted_position(server, "billing", 0) == ("none", "group_subscribed_to_topic")
+            assert log.group("billing").positions().offsets == before
+        finally:
+            reader.close()
+        assert deleted(server, "billing") == "none"
+    assert not log.group("billing").positions()
+
+
+@pytest.mark.parametrize("policy", ["own", "read-only"])
+def test_a_group_that_other_readers_made_is_not_deleted(log, policy):
+    log.group("audit").reset({"orders": {0: 3}})
+    with serving(log, groups=policy) as server:
+        assert takes_the_groups(server)
+        assert deleted(server, "audit") == "group_authorization_failed"
+        assert deleted_position(server, "audit", 0) == ("group_authorization_failed", None)
+    assert position(log, "audit") == 3
+
+
+def test_a_server_that_has_lost_the_groups_deletes_none(log):
+    """Another server has committed under a later lease: its members read by these positions."""
+    with serving(log) as server:
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 9) == "none"
+        log.storage.create("_groups/billing/00000000000000000002.json", raised_lease(log, "billing", 500))
+        assert deleted(server, "billing") == "not_coordinator"
+    assert position(log, "billing") is not None
 
 
 def test_a_position_beyond_the_log_end_is_refused(log):

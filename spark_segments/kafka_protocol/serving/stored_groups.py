@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -119,6 +119,39 @@ class StoredGroups:
             if size < before:
                 self._bytes.give(owner, before - size)
             self._known[group] = owner, size
+
+    def delete(self, group: Group, chosen: Collection[tuple[str, int]] | None) -> None:
+        """Deletes the chosen positions of a group that has no members, (topic, partition) each; None: all of them.
+        Raises RefusedError, SegmentsError.
+
+        As in `commit`, a later lease than this server's ends it: another server has the groups, and may have members.
+        """
+        number = self._coordinator.lease_number
+        if not (self.are_read_only or self._coordinator.holds()):
+            raise RefusedError(ErrorCode.not_coordinator)
+
+        def check(begun: Positions) -> None:
+            if begun.lease > number:
+                self._coordinator.outnumbered_by(begun.lease, number)
+                raise RefusedError(ErrorCode.not_coordinator)
+            self.check_may_move(group, begun)
+            if self._coordinator.has_members(group.id):
+                raise RefusedError(ErrorCode.non_empty_group)
+            if not begun:
+                raise RefusedError(ErrorCode.group_id_not_found)
+
+        def without(rows: Mapping[tuple[str, int], Position]) -> dict[tuple[str, int], Position]:
+            return {key: row for key, row in rows.items() if chosen is not None and key not in chosen}
+
+        left = group.update(without, check=check, lease=number)
+        with self._lock:
+            owner, size_before = self._known.pop(group.id, (_OF_BEFORE, 0))
+            size = _bytes_of(group.id, left) if left and size_before else 0
+            self._bytes.give(owner, size_before - size)
+            if size:
+                self._known[group.id] = owner, size
+            elif size_before:
+                self._groups.give(owner, 1)
 
     def expire(self) -> None:
         """Deletes the positions of expired groups, and counts the other groups."""

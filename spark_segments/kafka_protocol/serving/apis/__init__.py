@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from spark_segments.kafka_protocol.serving.apis import (
     configs,
     connecting,
+    deletion,
     fetch,
     groups,
     members,
@@ -17,7 +18,7 @@ from spark_segments.kafka_protocol.serving.apis import (
 )
 from spark_segments.kafka_protocol.serving.call import Api
 
-_MODULES = (configs, connecting, fetch, groups, members, offsets, positions, refused, topics)
+_MODULES = (configs, connecting, deletion, fetch, groups, members, offsets, positions, refused, topics)
 
 APIS: Mapping[int, Api] = {api.key: api for module in _MODULES for api in module.APIS}
 VERSIONS: Mapping[int, range] = {key: api.versions for key, api in APIS.items()}
