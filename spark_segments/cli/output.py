@@ -231,7 +231,9 @@ def _expired(report: Mapping[str, Any]) -> str:
 
 
 def index_line(details: Mapping[str, Any]) -> str:
-    """How far an index of keys reaches, and its size."""
+    """How far an index of keys reaches, and its size, or why it cannot be read."""
+    if "error" in details:
+        return f"the index of keys cannot be read: {details['error']}"
     reach = f"{details['offsets_indexed']:,} of {plural(details['offsets'], 'offset')}"
     size = f"{plural(details['runs'], 'run')}, {human_bytes(details['index_bytes'])}"
     return f"keys of {reach} are indexed, {plural(details['entries'], 'record')} in {size}"

@@ -87,8 +87,8 @@ class LogDir(LogDirectory, Prints):
         table_uri: str | None = None,
         catalog: str | None = None,
     ) -> list[Report]:
-        """Runs the jobs that keep a log in order: roll, retain, compact, vacuum. Returns their reports, in that order.
-        Where topics have an index of their keys, it is kept before vacuum.
+        """Runs the jobs that keep a log in order: roll, retain, compact, index, vacuum. Returns their reports, in that
+        order. Index is among them where a topic has an index of its keys.
 
         `topics`: names and patterns (`orders*`). `table_uri`: where the topics' tables are that are kept in step before
         these jobs and before vacuum, with {topic} in it; `catalog`: that of Iceberg tables.

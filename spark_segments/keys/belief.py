@@ -120,6 +120,24 @@ def uncovered(bounds: tuple[int, int], runs: Sequence[Run]) -> list[tuple[int, i
     return ranges
 
 
+def index_state(index_list: IndexList, manifest: Manifest, snapshot: Snapshot) -> dict[str, int]:
+    """How far an index reaches in a snapshot, and what it takes."""
+    runs = believed_runs(index_list, manifest, snapshot)
+    bounds = snapshot.offset_bounds()
+    missing = 0
+    for number, own in bounds.items():
+        ranges = uncovered(own, [run for run in runs if run.partition == number])
+        missing += sum(end - start for start, end in ranges)
+    offsets = sum(end - start for start, end in bounds.values())
+    return {
+        "runs": len(runs),
+        "entries": sum(run.records for run in runs),
+        "index_bytes": sum(run.size_bytes for run in index_list.runs),
+        "offsets": offsets,
+        "offsets_indexed": offsets - missing,
+    }
+
+
 def _changed_rows(manifest: Manifest, version: int, topic_id: str) -> np.ndarray | None:
     """int64[3, n]: partition, base offset and next offset of the rows that a commit changed, took or brought."""
     changed = manifest.changed_rows(version, topic_id)

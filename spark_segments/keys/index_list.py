@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from spark_segments.errors import FormatVersionError, LogDirError
 from spark_segments.keys.run_writer import Run
 from spark_segments.storage import Storage
 from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing, crc_line
@@ -47,7 +48,8 @@ class IndexList:
     """An index after its commit of a number, from 1; number 0 stands for an index before its first commit.
 
     `checked_version`: the version of the topic up to which its runs hold, whose commit has the id `checked_commit_id`.
-    `is_dropped`: there is no index any more.
+    `is_dropped`: there is no index any more. `is_damaged`: its file cannot be read. It has no runs, and what earlier
+    lists say has left the index; the files of its runs are among them, but for what nobody can tell.
     """
 
     KEPT_LISTS: ClassVar = 32
@@ -64,11 +66,17 @@ class IndexList:
     checked_commit_id: str = ""
     runs: tuple[Run, ...] = ()
     superseded: tuple[SupersededRun, ...] = ()
+    is_damaged: bool = False
 
     @property
     def exists(self) -> bool:
-        """Whether there is an index."""
-        return self.number > 0 and not self.is_dropped
+        """Whether there is an index that can be read."""
+        return self.number > 0 and not self.is_dropped and not self.is_damaged
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether somebody wants an index: a damaged one is built again."""
+        return self.exists or self.is_damaged
 
     @property
     def checked(self) -> CheckedVersion:
@@ -105,12 +113,21 @@ class IndexList:
 
     @classmethod
     def of_bytes(cls, topic: str, number: int, data: pa.Buffer) -> IndexList:
-        """The list in a file. Raises ValueError, KeyError or TypeError for damage."""
+        """The list in a file. Raises FormatVersionError for a newer one, ValueError, KeyError or TypeError for damage."""
         content = data.to_pybytes()
         body, end, _ = content.partition(b"\n")
         columns = json.loads(body)
-        if columns["format.version"] != FORMAT_VERSION:
-            raise ValueError(f"format.version {columns['format.version']!r}: use a newer spark-segments")
+        version = columns["format.version"]
+        # The version comes first: what a newer one has behind the line is not ours to judge.
+        if type(version) is int and version > FORMAT_VERSION:
+            raise FormatVersionError(
+                f"The index of {topic} was written by a newer version of this package",
+                expected=f"format.version {FORMAT_VERSION}",
+                found=version,
+                hint="Use a newer spark-segments: until then the index is left alone, and look-ups scan the log",
+            )
+        if version != FORMAT_VERSION:
+            raise ValueError(f"format.version {version!r}")
         if not end or content[len(body) :] != crc_line(body):
             raise ValueError("the CRC is another one")
         if (columns["topic"], columns["number"]) != (topic, number):
@@ -156,21 +173,40 @@ class IndexFiles(NumberedFiles):
 
     def read(self, number: int) -> IndexList:
         """A list. FileNotFoundError where it is not there (any more). A damaged file has no runs: its index can be
-        built again, and nobody waits for it.
+        built again, and nobody waits for it. Raises FormatVersionError for a newer format: its index is no damage.
         """
         data = self.storage.read(self.path(number), 0, MOST_BYTES)
         try:
             return IndexList.of_bytes(self.topic, number, data)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return IndexList(number)
+            return IndexList(number, is_damaged=True)
 
     def newest_list(self) -> IndexList:
-        """The newest list, that of number 0 where there is none. Raises StorageError."""
+        """The newest list, that of number 0 where there is none. Raises StorageError and FormatVersionError."""
 
         def read(listing: NumberedListing) -> IndexList:
-            return self.read(listing.newest) if listing.newest else IndexList()
+            newest = self.read(listing.newest) if listing.newest else IndexList()
+            if not newest.is_damaged:
+                return newest
+            return replace(newest, superseded=self._superseded_before(listing))
 
         return self.newest(read)
+
+    def _superseded_before(self, listing: NumberedListing) -> tuple[SupersededRun, ...]:
+        """The runs that had left the index by the last list that can be read: an erased key must not wait in them."""
+        for number in sorted(listing.numbers, reverse=True)[1:]:
+            before = self.read(number)
+            if not before.is_damaged:
+                return before.superseded
+        return ()
+
+    def damage(self, index_list: IndexList) -> LogDirError:
+        """The error for a list that is damaged."""
+        return LogDirError(
+            f"The newest list of the index of {self.topic} is damaged",
+            path=self.storage.location(self.path(index_list.number)),
+            hint="segments index builds the index again; until then look-ups scan the log",
+        )
 
     def old_lists(self, listing: NumberedListing) -> list[str]:
         """The paths of the lists before the last KEPT_LISTS."""

@@ -15,7 +15,7 @@ from spark_segments.config import selected_topics
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, run_tasks, task_slots, try_tasks
 from spark_segments.extensions import observed_job
-from spark_segments.keys.belief import CommitsSince, without_erased
+from spark_segments.keys.belief import CommitsSince, index_state, without_erased
 from spark_segments.keys.build import (
     BuildRun,
     Damaged,
@@ -26,11 +26,11 @@ from spark_segments.keys.build import (
     runs_within,
 )
 from spark_segments.keys.hashes import HASH_BITS, hashes_of, seed_of
-from spark_segments.keys.index_list import CheckedVersion, IndexFiles, IndexList
+from spark_segments.keys.index_list import CheckedVersion, IndexFiles, IndexList, SupersededRun
 from spark_segments.keys.index_swap import commit_list
 from spark_segments.keys.run_file import find_in_run
 from spark_segments.keys.run_writer import Run
-from spark_segments.log import LogDirectory, Report, Snapshot
+from spark_segments.log import Erasure, LogDirectory, Report, Snapshot
 from spark_segments.progress import Progress, part_of
 from spark_segments.quantities import Time
 
@@ -74,7 +74,7 @@ def index(
         try:
             update = IndexUpdate(log, IndexFiles(log.storage, name), report, spark, progress, hash_bits)
             before = update.files.newest_list()
-            if (existing or drop) and not before.exists:
+            if (existing or drop) and not before.is_kept:
                 continue
             if drop:
                 update.take_away()
@@ -126,9 +126,7 @@ class IndexUpdate:
         if not self.report.dry_run:
 
             def dropped(state: IndexList) -> IndexList | None:
-                if not state.exists:
-                    return None
-                return replace(state.with_runs((), self.log.storage.now_ms()), is_dropped=True)
+                return replace(self._emptied(state), is_dropped=True) if state.is_kept else None
 
             self._commit(dropped)
         for partition in sorted({run.partition for run in lines}):
@@ -144,7 +142,11 @@ class IndexUpdate:
         """
 
         def checked(state: IndexList) -> IndexList | None:
-            after = self._checked(state, self._snapshot(), erased_keys=keys) if state.exists else None
+            after: IndexList | None = None
+            if state.is_damaged:  # which runs have the keys, nobody can tell
+                after = self._begun(state, self._snapshot())
+            elif state.exists:
+                after = self._checked(state, self._snapshot(), erased_keys=keys)
             if after is None or not at_once:
                 return after
             return replace(after, superseded=tuple(replace(run, since_ms=0) for run in after.superseded))
@@ -163,9 +165,8 @@ class IndexUpdate:
         """The list, or that of a new index where there is none of this topic id."""
         if state.exists and state.topic_id == snapshot.topic_id:
             return state
-        emptied = state.with_runs((), self.log.storage.now_ms())
         return replace(
-            emptied,
+            self._emptied(state),
             topic_id=snapshot.topic_id,
             hash_bits=self.hash_bits,
             seed=seed_of(snapshot.topic_id),
@@ -173,6 +174,21 @@ class IndexUpdate:
             checked_version=snapshot.version,
             checked_commit_id=self._commit_id(snapshot),
         )
+
+    def _emptied(self, state: IndexList) -> IndexList:
+        """The list without runs. Of a damaged list all files of runs leave the index, also what a job writes now: it
+        finds its runs gone, and builds them again.
+        """
+        storage = self.log.storage
+        now_ms = storage.now_ms()
+        if not state.is_damaged:
+            return state.with_runs((), now_ms)
+        # The damaged list may have been that of an erasure after which the files were not to wait.
+        at_once = any(erasure.history for erasure in Erasure.of(self._snapshot()))
+        since_ms = {run.path: run.since_ms for run in state.superseded}
+        paths = [info.path for info in storage.list(f"{self.files.directory}/runs")]
+        superseded = (SupersededRun(path, 0 if at_once else since_ms.get(path, now_ms)) for path in paths)
+        return replace(state, superseded=tuple(superseded), is_damaged=False)
 
     def _commit_id(self, snapshot: Snapshot) -> str:
         """The id of the commit that made a version; "" where it is gone, so that no run is believed."""
@@ -309,15 +325,8 @@ class IndexUpdate:
 
     def _note_state(self, snapshot: Snapshot) -> None:
         """The details of the report: what the index is now."""
-        runs = self.files.newest_list().runs
-        offsets = sum(end - start for start, end in snapshot.offset_bounds().values())
-        self.report.details[self.files.topic] = {
-            "runs": len(runs),
-            "entries": sum(run.records for run in runs),
-            "index_bytes": sum(run.size_bytes for run in runs),
-            "offsets": offsets,
-            "offsets_indexed": sum(run.end_offset - run.base_offset for run in runs),
-        }
+        manifest = self.log.manifest(self.files.topic)
+        self.report.details[self.files.topic] = index_state(self.files.newest_list(), manifest, snapshot)
 
     def _overtaken(self, snapshot: Snapshot) -> CommitConflictError:
         return CommitConflictError(

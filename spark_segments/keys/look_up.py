@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
-from spark_segments.keys.belief import believed_runs, is_checked, uncovered
+from spark_segments.keys.belief import believed_runs, index_state, is_checked, uncovered
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import KEYS_DIRECTORY, IndexFiles, IndexList, indexed_topics, indexes
 from spark_segments.keys.job import IndexUpdate
@@ -49,7 +49,11 @@ class KeyIndexes:
         if not keys:
             nothing = {number: tuple((start, start) for start, _ in ranges[:1]) for number, ranges in offsets.items()}
             return KeyRanges(nothing, KeyCoverage(indexed_offsets=_length(offsets)))
-        index_list, runs = self._runs(snapshot, offsets)
+        try:
+            index_list, runs = self._runs(snapshot, offsets)
+        except (SegmentsError, FileNotFoundError) as error:
+            # An index that cannot be read must not keep anybody from the log.
+            return KeyRanges(offsets, KeyCoverage(scanned_offsets=_length(offsets), index_error=str(error)))
         answers: list[RunAnswer | None] = []
         if runs:
             hashes, _ = hashes_of(pa.array(keys, pa.binary()), index_list.seed, index_list.hash_bits)
@@ -60,16 +64,14 @@ class KeyIndexes:
         return KeyRanges(ranges, asked.coverage(offsets))
 
     def _runs(self, snapshot: Snapshot, offsets: Offsets) -> tuple[IndexList, list[Run]]:
-        """The list of the index, and its believed runs that have any of the offsets. Where nobody can tell, there are
-        none: an index that cannot be read must not keep anybody from the log.
-        """
+        """The list of the index, and its believed runs that have any of the offsets."""
         if self._log.is_kafka:
             return IndexList(), []
-        try:
-            index_list = IndexFiles(self._storage, snapshot.topic).newest_list()
-            runs = believed_runs(index_list, self._log.manifest(snapshot.topic), snapshot)
-        except (SegmentsError, FileNotFoundError):
-            return IndexList(), []
+        files = IndexFiles(self._storage, snapshot.topic)
+        index_list = files.newest_list()
+        if index_list.is_damaged:
+            raise files.damage(index_list)
+        runs = believed_runs(index_list, self._log.manifest(snapshot.topic), snapshot)
         return index_list, [run for run in runs if _is_among(run, offsets.get(run.partition, ()))]
 
     def forget_erased(
@@ -80,7 +82,7 @@ class KeyIndexes:
             files = IndexFiles(self._storage, topic, name)
             newest = files.newest_list()
             is_due = version is None or not is_checked(newest, self._log.manifest(topic), version)
-            if newest.exists and is_due:
+            if newest.is_kept and is_due:
                 with contextlib.suppress(UnknownTopicError):  # of a deleted topic no index is believed
                     IndexUpdate(self._log, files, Report("index", dry_run=False)).check(keys=keys, at_once=at_once)
 
@@ -109,26 +111,19 @@ class KeyIndexes:
         return [] if self._log.is_kafka else indexed_topics(self._storage)
 
     def describe(self, snapshot: Snapshot) -> dict[str, Any] | None:
-        """How far the index of a topic's keys reaches, and what it takes; None where there is none."""
+        """How far the index of a topic's keys reaches, and what it takes, or the `error` of one that cannot be read; None
+        where there is none.
+        """
         if self._log.is_kafka:
             return None
-        index_list = IndexFiles(self._storage, snapshot.topic).newest_list()
-        if not index_list.exists:
-            return None
-        runs = believed_runs(index_list, self._log.manifest(snapshot.topic), snapshot)
-        bounds = snapshot.offset_bounds()
-        missing = 0
-        for number, own in bounds.items():
-            ranges = uncovered(own, [run for run in runs if run.partition == number])
-            missing += sum(end - start for start, end in ranges)
-        offsets = sum(end - start for start, end in bounds.values())
-        return {
-            "runs": len(runs),
-            "entries": sum(run.records for run in runs),
-            "index_bytes": sum(run.size_bytes for run in index_list.runs),
-            "offsets": offsets,
-            "offsets_indexed": offsets - missing,
-        }
+        files = IndexFiles(self._storage, snapshot.topic)
+        try:
+            index_list = files.newest_list()
+            if index_list.is_damaged:
+                raise files.damage(index_list)
+            return index_state(index_list, self._log.manifest(snapshot.topic), snapshot) if index_list.exists else None
+        except SegmentsError as error:
+            return {"error": str(error)}
 
     def verify(self, snapshot: Snapshot, findings: Findings) -> None:
         """Compares the index of a topic's keys with a scan of all that it has."""

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from spark_segments.errors import SegmentsError
 from spark_segments.keys.belief import believed_runs
 from spark_segments.keys.build import KEYS_AND_OFFSETS
 from spark_segments.keys.hashes import hashes_of
@@ -29,7 +30,13 @@ _BUILD_AGAIN = "segments index --drop, then segments index, builds it again"
 
 def verify_index(files: IndexFiles, manifest: Manifest, snapshot: Snapshot, findings: Findings) -> None:
     """Finds runs that cannot be read, and runs that lack a record of the snapshot: a look-up would miss it."""
-    index_list = files.newest_list()
+    try:
+        index_list = files.newest_list()
+        if index_list.is_damaged:
+            raise files.damage(index_list)
+    except SegmentsError as error:
+        findings.add_error(error, severity=Findings.WARNING)
+        return
     for run in believed_runs(index_list, manifest, snapshot):
         place: _Place = {"partition": run.partition, "path": run.path}
         try:

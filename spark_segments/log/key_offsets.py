@@ -26,7 +26,8 @@ class KeyCoverage:
 
     `indexed_offsets`: offsets that the index answered for. `scanned_offsets`: offsets of which all keys are read, for
     no index has them, or a key is in most of them. `runs`, `index_bytes`: files of the index that were asked, and bytes
-    that were read of them. `unreadable_runs`: files that are damaged or missing, whose offsets are scanned.
+    that were read of them. `unreadable_runs`: files that are damaged or missing, whose offsets are scanned. `index_error`: why
+    the index as a whole could not be read; "" where it could, and where there is none.
     """
 
     indexed_offsets: int = 0
@@ -34,8 +35,21 @@ class KeyCoverage:
     runs: int = 0
     index_bytes: int = 0
     unreadable_runs: int = 0
+    index_error: str = ""
 
-    def to_dict(self) -> dict[str, int]:
+    def after(self, earlier: KeyCoverage) -> KeyCoverage:
+        """What this look-up and an earlier one looked at together: this one was of offsets that the earlier one left."""
+        offsets = earlier.indexed_offsets + earlier.scanned_offsets
+        return KeyCoverage(
+            indexed_offsets=offsets - self.scanned_offsets,
+            scanned_offsets=self.scanned_offsets,
+            runs=earlier.runs + self.runs,
+            index_bytes=earlier.index_bytes + self.index_bytes,
+            unreadable_runs=earlier.unreadable_runs + self.unreadable_runs,
+            index_error=self.index_error or earlier.index_error,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
         """The figures as plain values, ready for JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 

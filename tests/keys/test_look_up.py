@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import FormatVersionError, InvalidOptionError
 from spark_segments.keys.build import BuildRun, RangeToIndex
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import IndexFiles
@@ -120,13 +121,98 @@ def test_damaged_and_missing_runs_are_scanned(log, tmp_path):
     assert (coverage.unreadable_runs, coverage.scanned_offsets) == (2, 250)
 
 
-def test_a_damaged_list_is_no_index(log, tmp_path):
+def test_a_scan_of_keys_of_a_scan_of_keys_has_the_records_of_the_keys_of_both(log):
+    for _ in range(2):
+        scan = log.topic("t").scan(keys=["k1", "k2", "k3"])
+        both = scan.of_keys([b"k2", b"k3", b"k4"], log.key_offsets)
+        assert both.to_table().equals(rows(log.topic("t"), ["k2", "k3"]))
+        assert not both.of_keys([b"k4"], log.key_offsets).to_table().num_rows
+        coverage = both.coverage
+        assert coverage.indexed_offsets + coverage.scanned_offsets == 250
+        assert coverage.index_bytes >= scan.coverage.index_bytes
+        index(log)
+
+
+def newest_list_path(path):
+    return max(path.glob("_keys/t/key/*.json"))
+
+
+def written_by_a_newer_version(path):
+    """Makes the newest list one of a format that this version does not know."""
+    newest = newest_list_path(path)
+    newest.write_bytes(newest.read_bytes().replace(b'"format.version":1', b'"format.version":2'))
+
+
+def test_an_index_of_a_newer_format_is_left_alone_and_said(log, tmp_path):
     index(log)
-    for path in tmp_path.glob("_keys/t/key/*.json"):
-        path.write_bytes(b"{}")
-    assert check(log, ["k1"]).scanned_offsets == 250
+    written_by_a_newer_version(tmp_path)
+    files = set(tmp_path.glob("_keys/t/key/**/*"))
+    for file in tmp_path.glob("_keys/t/key/runs/*"):
+        os.utime(file, (0, 0))
+    coverage = check(log, ["k1"])
+    assert coverage.scanned_offsets == 250 and "newer version" in coverage.index_error
+    assert "newer version" in log.topic("t").describe()["key_index"]["error"]
+    [failed] = index(log).failed
+    assert "newer version" in failed["error"]
+    assert not index(log, drop=True).ok
+    [warning] = vacuum(log).warnings
+    assert "newer version" in warning
+    [finding] = log.topic("t").verify(deep=True).findings
+    assert finding.severity == "warning" and "newer version" in finding.message
+    assert set(tmp_path.glob("_keys/t/key/**/*")) == files
+
+
+def test_an_erasure_says_that_an_index_of_a_newer_format_keeps_its_keys(log, tmp_path):
     index(log)
+    written_by_a_newer_version(tmp_path)
+    with pytest.raises(FormatVersionError, match="newer version"):
+        erase(log, topics=["t"], keys=[b"k1"], history=True)
+    assert not rows(log.topic("t"), ["k1"]).num_rows
+    assert not any(b"0 1" in path.read_bytes() for path in tmp_path.rglob("*.log")), "the history went all the same"
+
+
+def test_a_damaged_list_is_no_index_says_so_and_is_built_again(log, tmp_path):
+    index(log)
+    newest_list_path(tmp_path).write_bytes(b"{}")
+    coverage = check(log, ["k1"])
+    assert coverage.scanned_offsets == 250 and "damaged" in coverage.index_error
+    assert "damaged" in log.topic("t").describe()["key_index"]["error"]
+    [finding] = log.topic("t").verify(deep=True).findings
+    assert finding.severity == "warning" and "damaged" in finding.message
+    assert index(log, existing=True).ok
+    assert check(log, ["k1"]).index_error == ""
     assert check(log, ["k1"]).scanned_offsets == 0
+    newest_list_path(tmp_path).write_bytes(b"{}")
+    index(log, drop=True)
+    assert "key_index" not in log.topic("t").describe()
+
+
+@pytest.mark.parametrize("damaged_before", [True, False])
+def test_an_erased_key_leaves_by_vacuum_where_a_list_is_damaged(log, tmp_path, damaged_before):
+    index(log)
+    before = set(tmp_path.glob("_keys/t/key/runs/*.run"))
+    if damaged_before:
+        newest_list_path(tmp_path).write_bytes(b"{}")
+    erase(log, topics=["t"], keys=[b"k1"])
+    if not damaged_before:
+        newest_list_path(tmp_path).write_bytes(b"{}")
+        index(log, existing=True)
+    vacuum(log)
+    assert not before & set(tmp_path.glob("_keys/t/key/runs/*.run"))
+    index(log)
+    assert check(log, ["k1", "k2"]).scanned_offsets == 0
+
+
+def test_vacuum_deletes_what_left_the_index_before_its_list_was_damaged(log, tmp_path):
+    index(log)
+    runs = IndexFiles(log.storage, "t").newest_list().runs
+    erase(log, topics=["t"], keys=[b"k1"])
+    left = {*runs} - {*IndexFiles(log.storage, "t").newest_list().runs}
+    index(log)
+    newest_list_path(tmp_path).write_bytes(b"{}")
+    assert left and all((tmp_path / run.path).exists() for run in left)
+    vacuum(log)
+    assert not any((tmp_path / run.path).exists() for run in left)
 
 
 def test_a_dropped_index_is_none(log):

@@ -224,6 +224,16 @@ def test_what_is_no_range_of_times_is_an_error(logs, times):
         log.topic(topic).scan(times=times)
 
 
+@pytest.mark.parametrize(("first", "second"), [((10, 60), (40, None)), ((None, 40), (20, 70)), ((10, 20), (50, 60))])
+def test_a_scan_of_times_of_a_scan_of_times_has_the_records_in_both_ranges(logs, first, second):
+    log, topic = logs["late records"]
+    least = min(row.min_timestamp_ms for row in live(log, topic))
+    first, second = (tuple(None if at is None else least + at * HOUR_MS for at in times) for times in (first, second))
+    own = [set(log.topic(topic).scan(times=times).to_table().column("offset").to_pylist()) for times in (first, second)]
+    both = log.topic(topic).scan(times=first).of_times(second)
+    assert both.to_table().column("offset").to_pylist() == sorted(own[0] & own[1])
+
+
 def test_a_scan_is_clipped_where_it_meets_the_snapshot(logs):
     log, _ = logs["chunks"]
     assert log.topic("t").offsets() == {0: (7, 90)}

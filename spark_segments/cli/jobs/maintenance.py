@@ -373,7 +373,7 @@ def maintain(
         "With --dry-run: what the jobs do by this time, such as friday or 'in 3 days'.", metavar="TIME"
     ),
 ) -> None:
-    """Runs all maintenance jobs in order: roll, retain, compact, vacuum.
+    """Runs all maintenance jobs in order: roll, retain, compact, index, vacuum.
 
     In a dry run each job plans on what those before it would leave. With --by
     it says what goes until then, if nothing is appended: which segments are

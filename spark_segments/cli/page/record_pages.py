@@ -89,6 +89,8 @@ def _found(page: RecordPage) -> tuple[str, str]:
         figures = page.coverage.to_dict()
         index = f" The index of keys has {figures['indexed_offsets']:,} offsets, a search goes through "
         index += f"{figures['scanned_offsets']:,}."
+        if figures["index_error"]:
+            index += " The index cannot be read."
     if page.older is None:
         return text, f"; that is all down to the log start.{index}"
     passed = f"in the last {100 * page.share:.0f} % of the log" if page.newer is None or page.stopped else "here"

@@ -247,7 +247,8 @@ def coverage_line(coverage: KeyCoverage) -> str:
     line += f" ({plural(facts['runs'], 'run')}, {human_bytes(facts['index_bytes'])})"
     if facts["unreadable_runs"]:
         line += f", of which {plural(facts['unreadable_runs'], 'run')} could not be read"
-    return f"{line}; {plural(facts['scanned_offsets'], 'offset')} scanned"
+    line += f"; {plural(facts['scanned_offsets'], 'offset')} scanned"
+    return f"{line}: {facts['index_error']}" if facts["index_error"] else line
 
 
 def counted(read: Read, reading: Reading, ranges: Mapping[int, tuple[int, int]]) -> int:

@@ -125,12 +125,16 @@ class Scan(Prints):
 
     def of_keys(self, keys: Iterable[bytes], index: KeyOffsets) -> Scan:
         """The same scan of the records with any of these keys alone. What the index does not have is scanned, so the
-        records are those of a full scan; `coverage` says how much that is. The index is asked in this call.
+        records are those of a full scan; `coverage` says how much that is. The index is asked in this call. Of a scan
+        of keys these are the records with a key that both have.
         """
         sorted_keys = normal_keys(keys)
+        if self.selection.keys is not None:
+            sorted_keys = normal_keys({*sorted_keys}.intersection(self.selection.keys))
         selection = replace(self.selection, keys=sorted_keys)
         ranges = index.of_keys(self.snapshot, self.offsets, sorted_keys)
-        return replace(self, offsets=ranges.offsets, selection=selection, coverage=ranges.coverage)
+        coverage = ranges.coverage if self.coverage is None else ranges.coverage.after(self.coverage)
+        return replace(self, offsets=ranges.offsets, selection=selection, coverage=coverage)
 
     def keys_of(self, condition: pc.Expression) -> frozenset[bytes | str | int] | None:
         """The values of the column key for which a condition can hold, of the column's type; None: any."""
@@ -143,9 +147,13 @@ class Scan(Prints):
 
     def of_times(self, times: tuple[Time | None, Time | None] | str) -> Scan:
         """The same scan of the records with a timestamp in the range alone: (start, end exclusive), None where there is
-        no bound, or a text START..END. Segments that can have none are not read.
+        no bound, or a text START..END. Segments that can have none are not read. Of a scan of times these are the
+        records in both ranges.
         """
-        return replace(self, selection=replace(self.selection, times=TimeRange.of(times)))
+        time_range = TimeRange.of(times)
+        if self.selection.times is not None:
+            time_range = time_range.within(self.selection.times)
+        return replace(self, selection=replace(self.selection, times=time_range))
 
     def columns_of(self, condition: pc.Expression) -> frozenset[str]:
         """The names of the columns that a condition looks at."""

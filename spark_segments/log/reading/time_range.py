@@ -43,6 +43,15 @@ class TimeRange:
         now_ms = wall_ms()  # both ends by one clock reading, also at midnight
         return cls(*(None if bound is None or bound == "" else moment_ms(bound, now_ms) for bound in bounds))
 
+    def within(self, other: TimeRange) -> TimeRange:
+        """The times that are in both ranges."""
+        starts = [start for start in (self.start_ms, other.start_ms) if start is not None]
+        ends = [end for end in (self.end_ms, other.end_ms) if end is not None]
+        start_ms, end_ms = max(starts, default=None), min(ends, default=None)
+        if start_ms is not None and end_ms is not None:
+            end_ms = max(start_ms, end_ms)  # no time is in both
+        return TimeRange(start_ms, end_ms)
+
     def mask(self, timestamps: pa.Array) -> pa.BooleanArray:
         """Which of these timestamps, in microseconds, are in the range."""
         times_us = timestamps.cast(pa.int64()).to_numpy()

@@ -141,9 +141,11 @@ class _Erasure:
             )
         # A hash of a key is personal data, too. Asked of each run, also of one that has nothing else to do: the run
         # before it may have been killed here.
-        job.log.key_offsets.forget_erased(self.topic, keys=self.keys, at_once=self.history)
-        if self.history:
-            self._delete_history()
+        try:
+            job.log.key_offsets.forget_erased(self.topic, keys=self.keys, at_once=self.history)
+        finally:  # an index that cannot forget does not keep the records
+            if self.history:
+                self._delete_history()
 
     # Plan
 
