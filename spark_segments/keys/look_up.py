@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,11 +54,7 @@ class KeyIndexes:
         except (SegmentsError, FileNotFoundError) as error:
             # An index that cannot be read must not keep anybody from the log.
             return KeyRanges(offsets, KeyCoverage(scanned_offsets=_length(offsets), index_error=str(error)))
-        answers: list[RunAnswer | None] = []
-        if runs:
-            hashes, _ = hashes_of(pa.array(keys, pa.binary()), index_list.seed, index_list.hash_bits)
-            ask = partial(find_in_run, self._storage, index_list.topic_id, np.unique(hashes))
-            answers = list(self._storage.at_once(ask, runs))
+        answers = self._asked(index_list, runs, keys)
         asked = _Asked(tuple(zip(runs, answers, strict=True)))
         ranges = {number: asked.ranges(snapshot, number, own) for number, own in offsets.items()}
         return KeyRanges(ranges, asked.coverage(offsets))
@@ -85,6 +81,26 @@ class KeyIndexes:
             if newest.is_kept and is_due:
                 with contextlib.suppress(UnknownTopicError):  # of a deleted topic no index is believed
                     IndexUpdate(self._log, files, Report("index", dry_run=False)).check(keys=keys, at_once=at_once)
+
+    def has_keys(self, topic: str, keys: Sequence[bytes], *, besides: Mapping[int, Collection[int]]) -> bool:
+        """Whether an index of the topic has an entry of any of the keys, also of records that have left the log, at other
+        offsets than `besides`.
+        """
+        for name in indexes(self._storage, topic):
+            newest = IndexFiles(self._storage, topic, name).newest_list()
+            answers = self._asked(newest, newest.runs, keys)
+            for run, answer in zip(newest.runs, answers, strict=True):
+                if answer is not None and (answer.is_anywhere or {*answer.offsets.tolist()} - {*besides[run.partition]}):
+                    return True
+        return False
+
+    def _asked(self, index_list: IndexList, runs: Sequence[Run], keys: Sequence[bytes]) -> list[RunAnswer | None]:
+        """What each of some runs of a list answers of keys."""
+        if not runs:
+            return []
+        hashes, _ = hashes_of(pa.array(keys, pa.binary()), index_list.seed, index_list.hash_bits)
+        ask = partial(find_in_run, self._storage, index_list.topic_id, np.unique(hashes))
+        return list(self._storage.at_once(ask, runs))
 
     def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:
         """The files of the indexes of a topic that left them longer than a delay ago."""

@@ -6,7 +6,7 @@ offsets, tells it of an erasure, and deletes the files that it does not need any
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,6 +83,11 @@ class KeyOffsets(Protocol):
         deletes the files that leave them. `version`: that of the last commit, where the caller asks again and again; an
         index that was checked up to it is left alone. Raises StorageError, CommitConflictError, UnknownOutcomeError:
         the erasure can be run again.
+        """
+
+    def has_keys(self, topic: str, keys: Sequence[bytes], *, besides: Mapping[int, Collection[int]]) -> bool:
+        """Whether an index of the topic has an entry of any of the keys, or of a key with the same hash, also of
+        records that have left the log. `besides`: {partition: offsets whose entries do not count}.
         """
 
     def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:

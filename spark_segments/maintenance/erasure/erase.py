@@ -93,7 +93,8 @@ def erase(
 class _Erasure:
     """An erasure under way. `ends`: by partition, {key: records of the key below this offset go}.
 
-    `records`: what the search found, by row and offsets: files never change, so no file is read twice.
+    `records`: what the search found, by row and offsets: files never change, so no file is read twice. `is_committed`:
+    whether a commit of this run says that the topic has the erasure.
     """
 
     job: Job
@@ -104,6 +105,7 @@ class _Erasure:
     records: dict[Place, tuple[KeyRecords, ...]] = field(default_factory=dict)
     ends: dict[int, dict[bytes, int]] = field(default_factory=dict)
     topic_id: str = ""
+    is_committed: bool = False
     erasure_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def run(self) -> None:
@@ -139,6 +141,7 @@ class _Erasure:
                 f"Other jobs replaced segments of {self.topic} in each of {MOST_ROUNDS} rounds",
                 hint="Run it again when no roll or compaction runs",
             )
+        self._note_for_followers()
         # A hash of a key is personal data, too. Asked of each run, also of one that has nothing else to do: the run
         # before it may have been killed here.
         try:
@@ -146,6 +149,21 @@ class _Erasure:
         finally:  # an index that cannot forget does not keep the records
             if self.history:
                 self._delete_history()
+
+    def _note_for_followers(self) -> None:
+        """Commits that the topic has this erasure, where nothing was left to erase but entries of the index: an index of
+        a follower, to which no key is told, may have them as well.
+        """
+
+        def change(current: Snapshot) -> Change:
+            return Change(Operation.ERASE, topic=self._topic_row(current, history=self.history))
+
+        log = self.job.log
+        if self.is_committed or not log.is_there(self.topic):
+            return
+        tombstones = {partition: {*ends.values()} for partition, ends in self.ends.items()}
+        if log.key_offsets.has_keys(self.topic, self.keys, besides=tombstones):
+            log.manifest(self.topic).commit(change)
 
     # Plan
 
@@ -303,6 +321,7 @@ class _Erasure:
             topic=lambda current: self._topic_row(current, history=False, rewritten=_rewritten(done)),
         )
         committed = {swap.old[0].identity for swap in swaps}
+        self.is_committed |= bool(committed)
         # No commit names the files of the others, and no later commit will: the next round writes its own.
         discard_groups(self.job.storage, [group for group in done if group.inputs[0].identity not in committed])
         return [group for group in done if group.inputs[0].identity in committed]

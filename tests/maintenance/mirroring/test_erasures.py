@@ -14,7 +14,7 @@ from spark_segments.errors import ErasedRecordsError
 from spark_segments.keys.index_list import IndexFiles
 from spark_segments.keys.look_up import KeyIndexes
 from spark_segments.log.manifest.state.states import Erasure
-from spark_segments.maintenance import erase, index, restore, roll, vacuum
+from spark_segments.maintenance import compact, erase, index, restore, roll, vacuum
 from spark_segments.maintenance.erasure.copies import key_account
 from verification.world.clock import store_clock
 from verification.world.followers import TOPIC, appended, assert_in_step, followers_of, led, mirrored
@@ -153,6 +153,29 @@ def test_an_erased_key_leaves_the_followers_index_of_keys_with_the_mirror(leader
     number = follower_index.newest_list().number
     mirrored(leader, follower)
     assert follower_index.newest_list().number == number
+
+
+def test_a_key_that_compaction_took_before_leaves_the_followers_index_with_the_mirror(leader, follower, jumps):
+    leader.topic(TOPIC).append([{"key": b"bob", "value": b"other", "partition": 0}])
+    index(leader)
+    mirrored(leader, follower)
+    index(follower)
+    before = live_runs(follower)
+    leader.topic(TOPIC).alter({"cleanup.policy": "compact"})
+    leader.topic(TOPIC).append([{"key": b"ada", "partition": 0, "value": None}])
+    roll(leader, now_ms=later(leader, 30))
+    compact(leader, force=True, now_ms=later(leader, 90))
+    compact(leader, force=True, now_ms=later(leader, 120))
+    mirrored(leader, follower)
+    assert b"ada" not in leader.topic(TOPIC).scan(0).to_table().column("key").to_pylist()
+    assert live_runs(follower) == before
+    version = leader.topic(TOPIC).version
+    erase(leader, topics=[TOPIC], keys=[b"ada"])
+    assert leader.topic(TOPIC).version == version + 1
+    mirrored(leader, follower)
+    assert not before & live_runs(follower)
+    erase(leader, topics=[TOPIC], keys=[b"ada"])
+    assert leader.topic(TOPIC).version == version + 1, "the index has the key no more"
 
 
 def test_a_mirror_that_was_killed_before_the_index_forgot_is_made_good_by_the_next(leader, follower, monkeypatch):
