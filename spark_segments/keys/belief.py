@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.keys.index_list import CheckedVersion, IndexList
-from spark_segments.keys.run_writer import Run
+from spark_segments.keys.run import Run
 from spark_segments.log import Erasure, Manifest, Operation, Snapshot
 
 _OF_CHANGE = ("path", "partition", "base_offset", "next_offset", "position", "state")

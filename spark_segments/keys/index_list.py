@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from spark_segments.errors import FormatVersionError, LogDirError
-from spark_segments.keys.run_writer import Run
+from spark_segments.keys.run import Run
 from spark_segments.storage import Storage
 from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing, crc_line
 
@@ -113,7 +113,7 @@ class IndexList:
 
     @classmethod
     def of_bytes(cls, topic: str, number: int, data: pa.Buffer) -> IndexList:
-        """The list in a file. Raises FormatVersionError for a newer one, ValueError, KeyError or TypeError for damage."""
+        """The list in a file. Raises FormatVersionError for a newer one, ValueError, KeyError, TypeError for damage."""
         content = data.to_pybytes()
         body, end, _ = content.partition(b"\n")
         columns = json.loads(body)

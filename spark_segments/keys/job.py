@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,20 +16,13 @@ from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTop
 from spark_segments.execution import in_bins, run_tasks, task_slots, try_tasks
 from spark_segments.extensions import observed_job
 from spark_segments.keys.belief import CommitsSince, index_state, without_erased
-from spark_segments.keys.build import (
-    BuildRun,
-    Damaged,
-    MergeRuns,
-    RangeToIndex,
-    merges_of,
-    ranges_to_index,
-    runs_within,
-)
+from spark_segments.keys.build import BuildRun, Damaged, MergeRuns
 from spark_segments.keys.hashes import HASH_BITS, hashes_of, seed_of
 from spark_segments.keys.index_list import CheckedVersion, IndexFiles, IndexList, SupersededRun
-from spark_segments.keys.index_swap import commit_list
+from spark_segments.keys.index_swap import IndexPlan, commit_list
+from spark_segments.keys.plan import RangeToIndex, merges_of, ranges_to_index, runs_within
+from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import find_in_run
-from spark_segments.keys.run_writer import Run
 from spark_segments.log import Erasure, LogDirectory, Report, Snapshot
 from spark_segments.progress import Progress, part_of
 from spark_segments.quantities import Time
@@ -158,7 +151,7 @@ class IndexUpdate:
     def _snapshot(self) -> Snapshot:
         return self.log.manifest(self.files.topic).snapshot()
 
-    def _commit(self, plan: Any) -> IndexList:
+    def _commit(self, plan: IndexPlan) -> IndexList:
         return commit_list(self.files, plan)
 
     def _begun(self, state: IndexList, snapshot: Snapshot) -> IndexList:

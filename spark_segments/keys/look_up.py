@@ -16,8 +16,8 @@ from spark_segments.keys.belief import believed_runs, index_state, is_checked, u
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import KEYS_DIRECTORY, IndexFiles, IndexList, indexed_topics, indexes
 from spark_segments.keys.job import IndexUpdate
+from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import RunAnswer, find_in_run
-from spark_segments.keys.run_writer import Run
 from spark_segments.keys.verification import verify_index
 from spark_segments.log import Findings, KeyCoverage, KeyRanges, LogDirectory, Report, Snapshot
 from spark_segments.storage import FileInfo, Storage
@@ -83,14 +83,15 @@ class KeyIndexes:
                     IndexUpdate(self._log, files, Report("index", dry_run=False)).check(keys=keys, at_once=at_once)
 
     def has_keys(self, topic: str, keys: Sequence[bytes], *, besides: Mapping[int, Collection[int]]) -> bool:
-        """Whether an index of the topic has an entry of any of the keys, also of records that have left the log, at other
-        offsets than `besides`.
+        """Whether an index of the topic has an entry of any of the keys, also of records that have left the log, at
+        other offsets than `besides`.
         """
         for name in indexes(self._storage, topic):
             newest = IndexFiles(self._storage, topic, name).newest_list()
             answers = self._asked(newest, newest.runs, keys)
             for run, answer in zip(newest.runs, answers, strict=True):
-                if answer is not None and (answer.is_anywhere or {*answer.offsets.tolist()} - {*besides[run.partition]}):
+                offsets = set() if answer is None else {*answer.offsets.tolist()}
+                if (answer is not None and answer.is_anywhere) or offsets - {*besides.get(run.partition, ())}:
                     return True
         return False
 
@@ -127,8 +128,8 @@ class KeyIndexes:
         return [] if self._log.is_kafka else indexed_topics(self._storage)
 
     def describe(self, snapshot: Snapshot) -> dict[str, Any] | None:
-        """How far the index of a topic's keys reaches, and what it takes, or the `error` of one that cannot be read; None
-        where there is none.
+        """How far the index of a topic's keys reaches, and what it takes, or the `error` of one that cannot be read;
+        None where there is none.
         """
         if self._log.is_kafka:
             return None

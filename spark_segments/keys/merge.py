@@ -8,28 +8,14 @@ from itertools import pairwise
 import numpy as np
 
 from spark_segments.errors import LogDirError
+from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_file import RunFile
-from spark_segments.keys.run_layout import RunFooter, Shape
-from spark_segments.keys.run_writer import HashedRecords, Run, RunWriter
+from spark_segments.keys.run_layout import Shape
+from spark_segments.keys.run_writer import empty_footer, write_run
 from spark_segments.storage import Storage
 
 SLICE_RECORDS = 1 << 20
 """About how many records are in memory at a time, all runs together."""
-
-
-def empty_footer(shape: Shape, topic_id: str, seed: int, run: tuple[int, int, int, int]) -> RunFooter:
-    """The footer of a run before it has records. `run`: (partition, base offset, end offset, version)."""
-    nothing = np.zeros(0, np.uint8)
-    return RunFooter(shape, topic_id, *run, 0, 0, 0, seed, np.zeros(0, np.int64), nothing)
-
-
-def write_run(storage: Storage, directory: str, footer: RunFooter, slices: Iterator[HashedRecords]) -> Run:
-    """Writes a run of records in the order of their hashes."""
-    with RunWriter(storage, directory, footer) as writer:
-        for records in slices:
-            if records.count:
-                writer.add(records)
-        return writer.close()
 
 
 def merge(storage: Storage, directory: str, runs: Sequence[Run], topic_id: str, *, log_start: int = 0) -> Run:

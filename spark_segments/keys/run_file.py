@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spark_segments.errors import SegmentsError
+from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_layout import (
     MOST_LISTED,
     DamagedRunError,
@@ -17,7 +18,6 @@ from spark_segments.keys.run_layout import (
     to_numbers,
     unpaged,
 )
-from spark_segments.keys.run_writer import HashedRecords, Run
 from spark_segments.storage import Storage
 
 WINDOW_ENTRIES = 1024

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import IO
 
 import numpy as np
 
 from spark_segments.errors import LogDirError, SegmentsError
+from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_layout import (
     FILTER_BITS_A_HASH,
     MOST_ENTRIES,
@@ -18,6 +19,7 @@ from spark_segments.keys.run_layout import (
     MOST_INLINE,
     MOST_LISTED,
     RunFooter,
+    Shape,
     filter_of,
     paged,
     to_columns,
@@ -28,64 +30,19 @@ _COPY_BYTES = 1 << 20
 _MOST_FILTERED = MOST_FILTER_BYTES * 8 // FILTER_BITS_A_HASH
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run as a list names it. `version`: of the topic, of which it has all records in [base_offset, end_offset)."""
-
-    path: str
-    partition: int
-    base_offset: int
-    end_offset: int
-    version: int
-    records: int
-    entries: int
-    size_bytes: int
-    footer_bytes: int
-
-    def overlaps(self, partition: int, base_offset: int, end_offset: int) -> bool:
-        """Whether it has any of these offsets."""
-        return self.partition == partition and self.base_offset < end_offset and base_offset < self.end_offset
-
-    @staticmethod
-    def new_path(directory: str, partition: int, base_offset: int, end_offset: int) -> str:
-        """A path that no other run ever has, in the directory of an index."""
-        return f"{directory}/runs/{partition}-{base_offset:020d}-{end_offset:020d}.{uuid.uuid4().hex}.run"
+def empty_footer(shape: Shape, topic_id: str, seed: int, run: tuple[int, int, int, int]) -> RunFooter:
+    """The footer of a run before it has records. `run`: (partition, base offset, end offset, version)."""
+    nothing = np.zeros(0, np.uint8)
+    return RunFooter(shape, topic_id, *run, 0, 0, 0, seed, np.zeros(0, np.int64), nothing)
 
 
-@dataclass(frozen=True, slots=True)
-class HashedRecords:
-    """HashedRecords of a range by the hashes of their keys: all records that the range has of any of these hashes.
-
-    `hashes`: uint64[n], sorted. `offsets`: int64[n], less the base offset of the range, which rise within a hash.
-    `scattered`: (uint64[m], int64[m]), sorted: further hashes, or further records of these, that can be anywhere, and
-    how many they are.
-    """
-
-    hashes: np.ndarray
-    offsets: np.ndarray
-    scattered: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.uint64), np.zeros(0, np.int64))
-
-    @classmethod
-    def sorted(cls, hashes: np.ndarray, offsets: np.ndarray) -> HashedRecords:
-        """The records in the order of their hashes, which come in the order of their offsets."""
-        order = _stable_order(hashes)
-        return cls(hashes[order], offsets[order])
-
-    @property
-    def count(self) -> int:
-        """How many records they are."""
-        return len(self.hashes) + int(self.scattered[1].sum())
-
-
-def _stable_order(hashes: np.ndarray) -> np.ndarray:
-    """int64[n]: the order of hashes, by 16 bits after another from the lowest: numpy sorts these alone by radix, which
-    takes half of the time of its stable sort of 64 bits.
-    """
-    order = np.argsort((hashes & np.uint64(0xFFFF)).astype(np.uint16), kind="stable")
-    for shift in range(16, int(hashes.max(initial=0)).bit_length(), 16):
-        digits = ((hashes[order] >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.uint16)
-        order = order[np.argsort(digits, kind="stable")]
-    return order
+def write_run(storage: Storage, directory: str, footer: RunFooter, slices: Iterator[HashedRecords]) -> Run:
+    """Writes a run of records in the order of their hashes."""
+    with RunWriter(storage, directory, footer) as writer:
+        for records in slices:
+            if records.count:
+                writer.add(records)
+        return writer.close()
 
 
 class RunWriter:

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     from spark_segments.storage import FileInfo
 
 
+Key = bytes | str | int
+"""A key: its bytes, text, which stands for its bytes in UTF-8, or a value of key.format."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyCoverage:
     """What a look-up of keys looked at. Together these are all offsets that were asked for: no answer is partial.
 
     `indexed_offsets`: offsets that the index answered for. `scanned_offsets`: offsets of which all keys are read, for
     no index has them, or a key is in most of them. `runs`, `index_bytes`: files of the index that were asked, and bytes
-    that were read of them. `unreadable_runs`: files that are damaged or missing, whose offsets are scanned. `index_error`: why
-    the index as a whole could not be read; "" where it could, and where there is none.
+    that were read of them. `unreadable_runs`: files that are damaged or missing, whose offsets are scanned.
+    `index_error`: why the index as a whole could not be read; "" where it could, and where there is none.
     """
 
     indexed_offsets: int = 0
@@ -38,7 +42,7 @@ class KeyCoverage:
     index_error: str = ""
 
     def after(self, earlier: KeyCoverage) -> KeyCoverage:
-        """What this look-up and an earlier one looked at together: this one was of offsets that the earlier one left."""
+        """What this look-up and an earlier one looked at together: this one was of offsets that the earlier left."""
         offsets = earlier.indexed_offsets + earlier.scanned_offsets
         return KeyCoverage(
             indexed_offsets=offsets - self.scanned_offsets,

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from spark_segments.execution import Versioned
 from spark_segments.log.directory import LogDirectory
+from spark_segments.log.key_offsets import Key
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.clip import borders
@@ -22,7 +23,6 @@ from spark_segments.log.reading.scan_plan import Part, Selection, pack, runs_of
 from spark_segments.spark.batches import merged
 from spark_segments.spark.offsets import TimeLookup, check_holes, split, wanted_offsets
 from spark_segments.spark.options import ReadOptions
-from spark_segments.spark.options.keys import Key
 from spark_segments.spark.schema import as_struct, conformed, projection, typed_schema
 from spark_segments.spark.shown_errors import without_traceback
 from spark_segments.spark.worker import freeze_imports

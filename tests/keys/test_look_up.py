@@ -11,10 +11,11 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import FormatVersionError, InvalidOptionError
-from spark_segments.keys.build import BuildRun, RangeToIndex
+from spark_segments.keys.build import BuildRun
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import IndexFiles
 from spark_segments.keys.job import index
+from spark_segments.keys.plan import RangeToIndex
 from spark_segments.keys.run_file import RunFile
 from spark_segments.maintenance import compact, erase, restore, roll, vacuum
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from spark_segments.keys import run_file, run_layout
 from spark_segments.keys.hashes import hashes_of
-from spark_segments.keys.merge import empty_footer, merge, write_run
+from spark_segments.keys.merge import merge
+from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_file import RunFile
 from spark_segments.keys.run_layout import DamagedRunError, RunFooter, Shape
-from spark_segments.keys.run_writer import HashedRecords, Run
+from spark_segments.keys.run_writer import empty_footer, write_run
 from spark_segments.storage import Storage
 from tests.examples import examples
 

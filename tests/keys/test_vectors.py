@@ -13,9 +13,9 @@ from spark_segments import LogDir
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import IndexFiles
 from spark_segments.keys.job import index
+from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import RunFile
 from spark_segments.keys.run_layout import RunFooter
-from spark_segments.keys.run_writer import Run
 from spark_segments.storage import Storage
 from verification.specification import key_run
 from verification.world.kafka_bytes.golden_files import GOLDEN

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Key = bytes | str | int
+from spark_segments.log.key_offsets import Key
+
 Field = tuple[int, int | bytes]
 """The number of a protobuf field, and its value."""
 

@@ -14,7 +14,7 @@ from spark_segments.ahead import MOST_AHEAD_BYTES, read_ahead, reading_threads
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.format.walk import WINDOW_BYTES
-from spark_segments.log.key_offsets import KeyCoverage, KeyOffsets, normal_keys
+from spark_segments.log.key_offsets import Key, KeyCoverage, KeyOffsets, normal_keys
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, clipped
 from spark_segments.log.reading.read import Indexes, pieces_of, read_part
@@ -136,7 +136,7 @@ class Scan(Prints):
         coverage = ranges.coverage if self.coverage is None else ranges.coverage.after(self.coverage)
         return replace(self, offsets=ranges.offsets, selection=selection, coverage=coverage)
 
-    def keys_of(self, condition: pc.Expression) -> frozenset[bytes | str | int] | None:
+    def keys_of(self, condition: pc.Expression) -> frozenset[Key] | None:
         """The values of the column key for which a condition can hold, of the column's type; None: any."""
         from spark_segments.log.reading.condition_keys import keys_of_condition
 

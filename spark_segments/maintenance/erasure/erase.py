@@ -151,8 +151,8 @@ class _Erasure:
                 self._delete_history()
 
     def _note_for_followers(self) -> None:
-        """Commits that the topic has this erasure, where nothing was left to erase but entries of the index: an index of
-        a follower, to which no key is told, may have them as well.
+        """Commits that the topic has this erasure, where nothing was left to erase but entries of the index: an index
+        of a follower, to which no key is told, may have them as well.
         """
 
         def change(current: Snapshot) -> Change:

@@ -13,10 +13,11 @@ from functools import partial
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
 from spark_segments.config.table import KEYS
 from spark_segments.errors import InvalidOptionError
+from spark_segments.log.key_offsets import Key
 from spark_segments.log.reading.time_range import EXAMPLE, TimeRange
 from spark_segments.log.typed import value_provider
 from spark_segments.quantities import duration_ms, iso_ms, size_bytes
-from spark_segments.spark.options.keys import Key, keys_of
+from spark_segments.spark.options.keys import keys_of
 from spark_segments.spark.options.limits import EARLIEST, LATEST_OFFSET, Limit, check_order, limit_of, refuse_word
 from spark_segments.spark.options.option_values import STORAGE_PREFIX, OptionValues
 from spark_segments.spark.options.topics import TOPIC_OPTIONS, Topics, topics_of

@@ -7,9 +7,8 @@ import binascii
 import json
 from typing import Any
 
+from spark_segments.log.key_offsets import Key
 from spark_segments.spark.options.option_values import OptionValues
-
-Key = bytes | str | int
 
 _EXPECTED = (
     """a JSON list of text, or numbers with key.format, or {"base64": …}, such as ["user-7", {"base64": "AAE="}]"""
