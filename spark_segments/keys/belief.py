@@ -85,11 +85,16 @@ def without_erased(runs: Iterable[Run], snapshot: Snapshot, since: CheckedVersio
     return [run for run in runs if version <= since.version or run.version >= version]
 
 
-def believed_runs(index_list: IndexList, manifest: Manifest, snapshot: Snapshot) -> list[Run]:
-    """The runs of a list that hold for a snapshot."""
+def runs_before(index_list: IndexList, snapshot: Snapshot) -> list[Run]:
+    """The runs of a list that are of the snapshot's topic, and of its version or an earlier one."""
     if not index_list.exists or index_list.topic_id != snapshot.topic_id:
         return []
-    runs = [run for run in index_list.runs if run.version <= snapshot.version]
+    return [run for run in index_list.runs if run.version <= snapshot.version]
+
+
+def believed_runs(index_list: IndexList, manifest: Manifest, snapshot: Snapshot) -> list[Run]:
+    """The runs of a list that hold for a snapshot."""
+    runs = runs_before(index_list, snapshot)
     if not runs:
         return []
     return CommitsSince.read(manifest, index_list.checked, snapshot.version).believed(runs)

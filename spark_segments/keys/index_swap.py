@@ -78,6 +78,8 @@ class IndexSwap(NumberedSwap[IndexList, IndexList, IndexList]):
             return False
         with contextlib.suppress(SegmentsError):  # the list stands without it, and vacuum does it, too
             files.storage.delete(files.old_lists(listing))
+        with contextlib.suppress(SegmentsError):  # a look-up goes without it
+            files.note_newest(entry)
         return True
 
     def find(self, state: IndexList) -> IndexList | None:

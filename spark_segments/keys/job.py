@@ -231,7 +231,7 @@ class IndexUpdate:
     def _without_keys(self, state: IndexList, runs: Sequence[Run], keys: Sequence[bytes]) -> list[Run]:
         """The runs that have no record of these keys, whether it is in the log or left it. What cannot be read goes."""
         hashes, _ = hashes_of(pa.array(keys, pa.binary()), state.seed, state.hash_bits)
-        ask = partial(find_in_run, self.log.storage, state.topic_id, np.unique(hashes))
+        ask = partial(find_in_run, self.log.storage, state.topic_id, np.unique(hashes), state.hash_bits)
         answers = list(self.log.storage.at_once(ask, runs))
         return [run for run, answer in zip(runs, answers, strict=True) if answer is not None and not answer.has_records]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import SegmentsError, UnknownTopicError
-from spark_segments.keys.belief import believed_runs, index_state, is_checked, uncovered
+from spark_segments.keys.belief import believed_runs, index_state, is_checked, runs_before, uncovered
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import KEYS_DIRECTORY, IndexFiles, IndexList, indexed_topics, indexes
 from spark_segments.keys.job import IndexUpdate
@@ -50,25 +51,35 @@ class KeyIndexes:
             nothing = {number: tuple((start, start) for start, _ in ranges[:1]) for number, ranges in offsets.items()}
             return KeyRanges(nothing, KeyCoverage(indexed_offsets=_length(offsets)))
         try:
-            index_list, runs = self._runs(snapshot, offsets)
+            asked = self._answers(snapshot, offsets, keys)
         except (SegmentsError, FileNotFoundError) as error:
             # An index that cannot be read must not keep anybody from the log.
             return KeyRanges(offsets, KeyCoverage(scanned_offsets=_length(offsets), index_error=str(error)))
-        answers = self._asked(index_list, runs, keys)
-        asked = _Asked(tuple(zip(runs, answers, strict=True)))
         ranges = {number: asked.ranges(snapshot, number, own) for number, own in offsets.items()}
         return KeyRanges(ranges, asked.coverage(offsets))
 
-    def _runs(self, snapshot: Snapshot, offsets: Offsets) -> tuple[IndexList, list[Run]]:
-        """The list of the index, and its believed runs that have any of the offsets."""
+    def _answers(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> _Asked:
+        """What the believed runs that have any of the offsets answer."""
         if self._log.is_kafka:
-            return IndexList(), []
+            return _Asked(())
         files = IndexFiles(self._storage, snapshot.topic)
-        index_list = files.newest_list()
+        index_list = files.newest_by_copy()
         if index_list.is_damaged:
             raise files.damage(index_list)
-        runs = believed_runs(index_list, self._log.manifest(snapshot.topic), snapshot)
-        return index_list, [run for run in runs if _is_among(run, offsets.get(run.partition, ()))]
+        runs = [run for run in runs_before(index_list, snapshot) if _is_among(run, offsets.get(run.partition, ()))]
+
+        def believed() -> frozenset[str]:
+            manifest = self._log.manifest(snapshot.topic)
+            return frozenset(run.path for run in believed_runs(index_list, manifest, snapshot))
+
+        def answers() -> list[RunAnswer | None]:
+            return self._asked(index_list, runs, keys)
+
+        # At once: whether a run is believed rests on commits, and its answer does not. Mostly all runs are.
+        questions: list[Callable[[], Any]] = [believed, answers]
+        paths, all_answers = self._storage.at_once(operator.call, questions)
+        both = zip(runs, all_answers, strict=True)
+        return _Asked(tuple((run, answer) for run, answer in both if run.path in paths))
 
     def forget_erased(
         self, topic: str, *, keys: Sequence[bytes] | None = None, at_once: bool = False, version: int | None = None
@@ -100,7 +111,7 @@ class KeyIndexes:
         if not runs:
             return []
         hashes, _ = hashes_of(pa.array(keys, pa.binary()), index_list.seed, index_list.hash_bits)
-        ask = partial(find_in_run, self._storage, index_list.topic_id, np.unique(hashes))
+        ask = partial(find_in_run, self._storage, index_list.topic_id, np.unique(hashes), index_list.hash_bits)
         return list(self._storage.at_once(ask, runs))
 
     def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:

@@ -10,7 +10,12 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as a list names it. `version`: of the topic, of which it has all records in [base_offset, end_offset)."""
+    """A run as a list names it. `version`: of the topic, of which it has all records in [base_offset, end_offset).
+
+    `entry_bytes`: of one entry, and `fan_out`: of the 2^b parts of all hashes by their highest b bits, how many entries
+    lie before each but the first. By these a look-up reads the pages of a hash together with the footer. 0 and none in
+    lists of before: the footer is read first.
+    """
 
     path: str
     partition: int
@@ -21,6 +26,8 @@ class Run:
     entries: int
     size_bytes: int
     footer_bytes: int
+    entry_bytes: int = 0
+    fan_out: tuple[int, ...] = ()
 
     def overlaps(self, partition: int, base_offset: int, end_offset: int) -> bool:
         """Whether it has any of these offsets."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from spark_segments.errors import SegmentsError
+from spark_segments.keys.read_ahead import AHEAD_BYTES, entry_pages, expected_entries
 from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_layout import (
     MOST_LISTED,
@@ -50,18 +51,24 @@ class RunAnswer:
 
 
 class RunFile:
-    """A run on its storage. The footer is read when the object is made.
+    """A run on its storage. The footer is read when the object is made, of a small run all of it. `hashes`, of
+    `hash_bits`: the pages that have them, as far as the list tells, are read together with the footer.
 
     Raises DamagedRunError for bytes that are not those of the run, FileNotFoundError and StorageError.
     """
 
-    def __init__(self, storage: Storage, run: Run, topic_id: str) -> None:
+    def __init__(
+        self, storage: Storage, run: Run, topic_id: str, hashes: np.ndarray | None = None, hash_bits: int = 0
+    ) -> None:
         self._storage = storage
         self._run = run
+        self._ahead: list[tuple[int, memoryview]] = []
         self.read_bytes = 0
         begin = run.size_bytes - run.footer_bytes
         if begin < 0 or run.footer_bytes <= 0:
             raise DamagedRunError("a size that no run has")
+        expected = [] if hashes is None else expected_entries(run, hashes, hash_bits)
+        self._read_ahead(expected)
         self.footer = RunFooter.of_bytes(self._read(begin, run.footer_bytes))
         footer = self.footer
         own = (footer.topic_id, footer.partition, footer.base_offset, footer.end_offset, footer.version)
@@ -71,10 +78,30 @@ class RunFile:
             raise DamagedRunError("other counts than the list says")
         if footer.entry_bytes + footer.item_bytes != begin:
             raise DamagedRunError("pages of another size than the footer says")
+        self._expected = expected if footer.shape.entry_bytes == run.entry_bytes else []
+
+    def _read_ahead(self, expected: Sequence[tuple[int, int]]) -> None:
+        """Reads the footer, and the pages of some entries, by requests at once."""
+        run = self._run
+        if run.size_bytes <= AHEAD_BYTES:
+            ranges = [(0, run.size_bytes)]
+        else:
+            ranges = [(run.size_bytes - run.footer_bytes, run.size_bytes)]
+            ranges += [entry_pages(run, first, last) for first, last in expected]
+        parts = self._storage.at_once(lambda bounds: self._read_now(bounds[0], bounds[1] - bounds[0]), ranges)
+        self._ahead = [(begin, data) for (begin, _), data in zip(ranges, parts, strict=True)]
+        self.read_bytes += sum(map(len, parts))
 
     def _read(self, begin: int, size: int) -> memoryview:
-        data = memoryview(self._storage.read(self._run.path, begin, size))
+        for start, data in self._ahead:
+            if start <= begin and begin + size <= start + len(data):
+                return data[begin - start : begin - start + size]
+        data = self._read_now(begin, size)
         self.read_bytes += len(data)
+        return data
+
+    def _read_now(self, begin: int, size: int) -> memoryview:
+        data = memoryview(self._storage.read(self._run.path, begin, size))
         if len(data) != size:
             raise DamagedRunError("it ends too early")
         return data
@@ -96,6 +123,10 @@ class RunFile:
         expected = lows + ((highs - lows) * share).astype(np.int64)
         firsts = np.maximum(lows, expected - WINDOW_ENTRIES)
         lasts = np.minimum(highs, expected + WINDOW_ENTRIES)
+        for begin, end in self._expected:  # what was read is enough, mostly: further pages are a further request
+            is_read = (begin <= expected) & (expected < end)
+            firsts = np.where(is_read, np.maximum(firsts, begin), firsts)
+            lasts = np.where(is_read, np.minimum(lasts, end), lasts)
         places = []
         for first, last in _joined(firsts, lasts):
             own = (firsts >= first) & (lasts <= last)
@@ -249,18 +280,18 @@ class RunFile:
         return np.concatenate([items, self._items(last + 1, last + 1 + further)])
 
 
-def find_in_run(storage: Storage, topic_id: str, hashes: np.ndarray, run: Run) -> RunAnswer | None:
+def find_in_run(storage: Storage, topic_id: str, hashes: np.ndarray, hash_bits: int, run: Run) -> RunAnswer | None:
     """Where records of some hashes are in a run; None where it cannot be read."""
     try:
-        return RunFile(storage, run, topic_id).find(hashes)
+        return RunFile(storage, run, topic_id, hashes, hash_bits).find(hashes)
     except (DamagedRunError, FileNotFoundError, SegmentsError):
         return None
 
 
 def _joined(firsts: np.ndarray, lasts: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges, which rise, with those that overlap or meet as one."""
+    """Ranges in their order, with those that overlap or meet as one."""
     joined: list[tuple[int, int]] = []
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+    for first, last in sorted(zip(firsts.tolist(), lasts.tolist(), strict=True)):
         if joined and first <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
         else:

@@ -82,7 +82,7 @@ class Shape:
 
     @property
     def entries_a_page(self) -> int:
-        return (PAGE_BYTES - CRC_BYTES) // self.entry_bytes
+        return entries_a_page(self.entry_bytes)
 
     @property
     def items_a_page(self) -> int:
@@ -200,6 +200,11 @@ def _content(data: bytes) -> bytes:
     if HEADER_STRUCT.unpack_from(content)[0] != FOOTER_VERSION:
         raise DamagedRunError("a footer of another version")
     return content
+
+
+def entries_a_page(entry_bytes: int) -> int:
+    """How many entries of so many bytes a page has."""
+    return (PAGE_BYTES - CRC_BYTES) // entry_bytes
 
 
 def area_bytes(count: int, item_bytes: int, items_a_page: int) -> int:

@@ -26,6 +26,9 @@ from spark_segments.keys.run_layout import (
 )
 from spark_segments.storage import Storage, WriteStream
 
+ENTRIES_A_PART, MOST_PART_BITS = 1 << 15, 8
+"""A list of runs says of about each so many entries where they begin, and of 256 places of a run at most: 2 KiB."""
+
 _COPY_BYTES = 1 << 20
 _MOST_FILTERED = MOST_FILTER_BYTES * 8 // FILTER_BITS_A_HASH
 
@@ -129,7 +132,16 @@ class RunWriter:
             self._entries.count,
             size_bytes,
             len(last),
+            footer.shape.entry_bytes,
+            self._fan_out(),
         )
+
+    def _fan_out(self) -> tuple[int, ...]:
+        """What the list says of the table: see `Run`."""
+        parts = self._entries.count // ENTRIES_A_PART
+        bits = min(MOST_PART_BITS, self._footer.shape.fan_bits, max(1, parts).bit_length() - 1)
+        before = np.cumsum(self._buckets.reshape(1 << bits, -1).sum(axis=1))
+        return tuple(before[:-1].tolist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 
@@ -16,8 +17,12 @@ from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import IndexFiles
 from spark_segments.keys.job import index
 from spark_segments.keys.plan import RangeToIndex
+from spark_segments.keys.read_ahead import AHEAD_BYTES
 from spark_segments.keys.run_file import RunFile
 from spark_segments.maintenance import compact, erase, restore, roll, vacuum
+from spark_segments.storage.numbered_files import crc_line
+from verification.world.opened import opened
+from verification.world.stores.played_files import PlayedFiles
 
 
 def rows(topic, keys):
@@ -135,13 +140,20 @@ def test_a_scan_of_keys_of_a_scan_of_keys_has_the_records_of_the_keys_of_both(lo
 
 
 def newest_list_path(path):
-    return max(path.glob("_keys/t/key/*.json"))
+    return max(path.glob("_keys/t/key/0*.json"))
+
+
+def damage_newest_list(path):
+    for file in (newest_list_path(path), path / "_keys/t/key/newest.json"):
+        file.write_bytes(b"{}")
 
 
 def written_by_a_newer_version(path):
     """Makes the newest list one of a format that this version does not know."""
     newest = newest_list_path(path)
-    newest.write_bytes(newest.read_bytes().replace(b'"format.version":1', b'"format.version":2'))
+    content = newest.read_bytes().replace(b'"format.version":1', b'"format.version":2')
+    for file in (newest, path / "_keys/t/key/newest.json"):
+        file.write_bytes(content)
 
 
 def test_an_index_of_a_newer_format_is_left_alone_and_said(log, tmp_path):
@@ -174,7 +186,7 @@ def test_an_erasure_says_that_an_index_of_a_newer_format_keeps_its_keys(log, tmp
 
 def test_a_damaged_list_is_no_index_says_so_and_is_built_again(log, tmp_path):
     index(log)
-    newest_list_path(tmp_path).write_bytes(b"{}")
+    damage_newest_list(tmp_path)
     coverage = check(log, ["k1"])
     assert coverage.scanned_offsets == 250 and "damaged" in coverage.index_error
     assert "damaged" in log.topic("t").describe()["key_index"]["error"]
@@ -183,7 +195,7 @@ def test_a_damaged_list_is_no_index_says_so_and_is_built_again(log, tmp_path):
     assert index(log, existing=True).ok
     assert check(log, ["k1"]).index_error == ""
     assert check(log, ["k1"]).scanned_offsets == 0
-    newest_list_path(tmp_path).write_bytes(b"{}")
+    damage_newest_list(tmp_path)
     index(log, drop=True)
     assert "key_index" not in log.topic("t").describe()
 
@@ -193,10 +205,10 @@ def test_an_erased_key_leaves_by_vacuum_where_a_list_is_damaged(log, tmp_path, d
     index(log)
     before = set(tmp_path.glob("_keys/t/key/runs/*.run"))
     if damaged_before:
-        newest_list_path(tmp_path).write_bytes(b"{}")
+        damage_newest_list(tmp_path)
     erase(log, topics=["t"], keys=[b"k1"])
     if not damaged_before:
-        newest_list_path(tmp_path).write_bytes(b"{}")
+        damage_newest_list(tmp_path)
         index(log, existing=True)
     vacuum(log)
     assert not before & set(tmp_path.glob("_keys/t/key/runs/*.run"))
@@ -210,10 +222,68 @@ def test_vacuum_deletes_what_left_the_index_before_its_list_was_damaged(log, tmp
     erase(log, topics=["t"], keys=[b"k1"])
     left = {*runs} - {*IndexFiles(log.storage, "t").newest_list().runs}
     index(log)
-    newest_list_path(tmp_path).write_bytes(b"{}")
+    damage_newest_list(tmp_path)
     assert left and all((tmp_path / run.path).exists() for run in left)
     vacuum(log)
     assert not any((tmp_path / run.path).exists() for run in left)
+
+
+def test_a_look_up_takes_four_turns_of_requests_after_the_manifest(tmp_path):
+    """Each line is what a look-up asks at once: the next line needs its answers."""
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("t", 1, {"segment.ms": "1"})
+    for _ in range(2):
+        keys = [b"%d" % (number % 4000) for number in range(10_000)]
+        log.topic("t").append(pa.table({"key": pa.array(keys, pa.binary()), "value": [key * 60 for key in keys]}))
+    roll(log)
+    index(log)
+    [run] = IndexFiles(log.storage, "t").newest_list().runs
+    assert run.size_bytes > 2 * AHEAD_BYTES
+    files = PlayedFiles()
+    topic = opened(tmp_path, files).topic("t")
+    topic.snapshot.load_segments()
+    files.calls.clear()
+    assert topic.scan(keys="77", offsets=(0, 5000)).to_table().num_rows == 2
+    assert [(call, path.rpartition("/")[2].rpartition(".")[2]) for call, path in files.calls] == [
+        *[("read", "json"), ("list", "key")],
+        *[("read", "json"), ("read", "run"), ("read", "run")],
+        *[("read", "index")],
+        *[("read", "log")],
+    ]
+
+
+def test_the_copy_of_the_newest_list_is_believed_where_it_is_the_newest_alone(log, tmp_path):
+    copy = tmp_path / "_keys/t/key/newest.json"
+    index(log)
+    first = copy.read_bytes()
+    log.topic("t").append([{"key": "k1", "value": "later"}])
+    index(log)
+    assert copy.read_bytes() == newest_list_path(tmp_path).read_bytes()
+    for content in (first, b"", b"{}", copy.read_bytes()[:-4], copy.read_bytes().replace(b":1,", b":2,", 1)):
+        copy.write_bytes(content)
+        assert check(log, ["k1"]).scanned_offsets == 0
+    copy.unlink()
+    assert check(log, ["k1"]).scanned_offsets == 0
+    copy.write_bytes(newest_list_path(tmp_path).read_bytes())
+    newest_list_path(tmp_path).write_bytes(b"damaged")
+    assert check(log, ["k1"]).scanned_offsets == 0
+    vacuum(log)
+    index(log)
+    assert copy.exists()
+
+
+def test_a_list_of_before_that_says_less_of_its_runs_is_read(log, tmp_path):
+    index(log)
+    files = IndexFiles(log.storage, "t")
+    newest = files.newest_list()
+    content = json.loads(newest.to_bytes("t").partition(b"\n")[0])
+    for name in ("entry_bytes", "fan_out"):
+        del content["runs"][name]
+    body = json.dumps(content).encode()
+    (tmp_path / files.path(newest.number)).write_bytes(body + crc_line(body))
+    (tmp_path / files.path_of_copy).unlink()
+    assert not any(run.entry_bytes for run in files.newest_list().runs)
+    assert check(log, ["k1"]).scanned_offsets == 0
 
 
 def test_a_dropped_index_is_none(log):

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_segments.keys import run_file, run_layout
+from spark_segments.keys import read_ahead, run_file, run_layout, run_writer
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.merge import merge
+from spark_segments.keys.read_ahead import AHEAD_BYTES
 from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_file import RunFile
-from spark_segments.keys.run_layout import DamagedRunError, RunFooter, Shape
+from spark_segments.keys.run_layout import MOST_INLINE, PAGE_BYTES, DamagedRunError, RunFooter, Shape
 from spark_segments.keys.run_writer import empty_footer, write_run
 from spark_segments.storage import Storage
 from tests.examples import examples
+from verification.world.stores.played_files import PlayedFiles
 
 TOPIC_ID, SEED = "an id", 7
 
@@ -36,7 +38,10 @@ def written(storage: Storage, keys: list[bytes | None], base_offset: int = 0, ha
 
 def found(storage: Storage, run: Run, keys: list[bytes], hash_bits: int = 48) -> tuple[list[int], bool]:
     hashes, _ = hashes_of(pa.array(keys, pa.binary()), SEED, hash_bits)
-    answer = RunFile(storage, run, TOPIC_ID).find(np.unique(hashes))
+    different = np.unique(hashes)
+    answer = RunFile(storage, run, TOPIC_ID, different, hash_bits).find(different)
+    by_footer = RunFile(storage, run, TOPIC_ID).find(different)
+    assert by_footer.offsets.tolist() == answer.offsets.tolist()
     return answer.offsets.tolist(), answer.is_anywhere
 
 
@@ -116,6 +121,52 @@ def test_a_look_up_of_many_keys_finds_what_look_ups_of_each_find(tmp_path, monke
     for step in range(20, 400, 5):
         asked = list(range(step, 20_000, step))
         assert found(storage, run, [keys[offset] for offset in asked]) == (asked, False)
+
+
+@pytest.mark.parametrize("entries_a_part", [1 << 15, 2000])
+def test_the_pages_of_a_hash_are_read_with_the_footer(tmp_path, monkeypatch, entries_a_part):
+    """By what the list says of the run, in one turn of requests; also where a key has many records."""
+    monkeypatch.setattr(run_writer, "ENTRIES_A_PART", entries_a_part)
+    files = PlayedFiles()
+    storage = Storage(str(tmp_path), filesystem=files)
+    numbers = np.random.default_rng(3).zipf(1.3, 60_000) % 20_000
+    run = written(storage, [b"%d" % number for number in numbers.tolist()])
+    assert run.size_bytes > 3 * AHEAD_BYTES
+    further = 0
+    keys = [b"%d" % number for number in np.unique(numbers)[::37].tolist()]
+    for key in keys:
+        expected = np.flatnonzero(numbers == int(key)).tolist()
+        hashes, _ = hashes_of(pa.array([key], pa.binary()), SEED)
+        files.calls.clear()
+        file = RunFile(storage, run, TOPIC_ID, hashes, 48)
+        assert len(files.calls) == 2
+        answer = file.find(hashes)
+        assert answer.offsets.tolist() == expected
+        if len(expected) <= MOST_INLINE:  # else there is a list to read
+            further += len(files.calls) > 2
+            assert answer.read_bytes <= AHEAD_BYTES + (len(files.calls) - 2) * 4 * PAGE_BYTES
+    assert further <= len(keys) // 20
+    for start in range(0, len(keys) - 5, 5):
+        expected = np.flatnonzero(np.isin(numbers, [int(key) for key in keys[start : start + 5]])).tolist()
+        assert found(storage, run, keys[start : start + 5]) == (expected, False)
+
+
+def test_pages_that_were_guessed_wrong_are_read_again(tmp_path, monkeypatch):
+    """Also where the guess was right for some of the hashes in a bucket of the footer's table, and wrong for others."""
+    monkeypatch.setattr(read_ahead, "_RECORDS_A_KEY", 0)
+    monkeypatch.setattr(read_ahead, "_LEAST_ENTRIES", 1)
+    monkeypatch.setattr(run_layout, "MOST_FAN_BITS", 3)
+    chance = np.random.default_rng(5)
+    storage = Storage(str(tmp_path))
+    numbers = chance.zipf(1.3, 40_000) % 15_000
+    run = written(storage, [b"%d" % number for number in numbers.tolist()])
+    hashes, _ = hashes_of(pa.array([b"%d" % number for number in numbers], pa.binary()), SEED)
+    order = np.unique(numbers[np.argsort(hashes)][::3])
+    by_hash = sorted(order.tolist(), key=lambda number: hashes_of(pa.array([b"%d" % number], pa.binary()), SEED)[0][0])
+    for start in range(0, len(by_hash) - 16, 16):
+        asked = by_hash[start : start + 16]
+        expected = np.flatnonzero(np.isin(numbers, asked)).tolist()
+        assert found(storage, run, [b"%d" % number for number in asked]) == (expected, False)
 
 
 def test_merges_by_many_slices_equal_one_by_a_single_slice(tmp_path, limits):
