@@ -41,7 +41,7 @@ class KeyCoverage:
     unreadable_runs: int = 0
     index_error: str = ""
 
-    def after(self, earlier: KeyCoverage) -> KeyCoverage:
+    def with_earlier(self, earlier: KeyCoverage) -> KeyCoverage:
         """What this look-up and an earlier one looked at together: this one was of offsets that the earlier left."""
         offsets = earlier.indexed_offsets + earlier.scanned_offsets
         return KeyCoverage(

@@ -133,7 +133,7 @@ class Scan(Prints):
             sorted_keys = normal_keys({*sorted_keys}.intersection(self.selection.keys))
         selection = replace(self.selection, keys=sorted_keys)
         ranges = index.of_keys(self.snapshot, self.offsets, sorted_keys)
-        coverage = ranges.coverage if self.coverage is None else ranges.coverage.after(self.coverage)
+        coverage = ranges.coverage if self.coverage is None else ranges.coverage.with_earlier(self.coverage)
         return replace(self, offsets=ranges.offsets, selection=selection, coverage=coverage)
 
     def keys_of(self, condition: pc.Expression) -> frozenset[Key] | None:
