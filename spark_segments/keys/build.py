@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_segments.keys.hashes import hashes_of
+from spark_segments.keys.index_plan import RangeToIndex
 from spark_segments.keys.merge import merge
-from spark_segments.keys.plan import RangeToIndex
 from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_file import RunFile
 from spark_segments.keys.run_layout import DamagedRunError, Shape

@@ -19,8 +19,8 @@ from spark_segments.keys.belief import CommitsSince, index_state, without_erased
 from spark_segments.keys.build import BuildRun, Damaged, MergeRuns
 from spark_segments.keys.hashes import HASH_BITS, hashes_of, seed_of
 from spark_segments.keys.index_list import CheckedVersion, IndexFiles, IndexList, SupersededRun
+from spark_segments.keys.index_plan import RangeToIndex, merges_of, ranges_to_index, runs_within
 from spark_segments.keys.index_swap import IndexPlan, commit_list
-from spark_segments.keys.plan import RangeToIndex, merges_of, ranges_to_index, runs_within
 from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import find_in_run
 from spark_segments.log import Erasure, LogDirectory, Report, Snapshot

@@ -10,7 +10,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.keys.belief import believed_runs
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import IndexFiles, IndexList
-from spark_segments.keys.plan import KEYS_AND_OFFSETS
+from spark_segments.keys.index_plan import KEYS_AND_OFFSETS
 from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_file import RunFile
 from spark_segments.keys.run_layout import DamagedRunError

@@ -15,8 +15,8 @@ from spark_segments.errors import FormatVersionError, InvalidOptionError
 from spark_segments.keys.build import BuildRun
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.index_list import IndexFiles
+from spark_segments.keys.index_plan import RangeToIndex
 from spark_segments.keys.job import index
-from spark_segments.keys.plan import RangeToIndex
 from spark_segments.keys.read_ahead import AHEAD_BYTES
 from spark_segments.keys.run_file import RunFile
 from spark_segments.maintenance import compact, erase, restore, roll, vacuum
