@@ -153,7 +153,7 @@ class LogDir(LogDirectory, Prints):
         from spark_segments.kafka.directory import KafkaDirectory, committed_directory
         from spark_segments.kafka.groups import import_groups
         from spark_segments.kafka.internal_topics.consumer_offsets import TOPIC
-        from spark_segments.kafka.jobs import import_all
+        from spark_segments.kafka.jobs import ImportPolicy, import_all
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
         names = source.topics()
@@ -173,9 +173,7 @@ class LogDir(LogDirectory, Prints):
             source,
             self,
             topics,
-            overrides,
-            recovery=recovery,
-            keep_retention=keep_retention,
+            ImportPolicy(overrides=overrides, recovery=recovery, keep_retention=keep_retention),
             spark=spark,
             progress=progress,
         )
@@ -217,11 +215,9 @@ class LogDir(LogDirectory, Prints):
         from spark_segments.kafka.jobs import export_all
 
         return export_all(
-            self.storage,
+            self,
             target,
             self.topics() if topic is None else self.named([topic] if isinstance(topic, str) else topic),
-            self.snapshot,
-            self.defaults,
             topic_ids=topic_ids,
             spark=spark,
             progress=progress,

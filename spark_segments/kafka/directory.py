@@ -94,11 +94,6 @@ class KafkaDirectory:
         self._above = _above(storage) if self._single else storage
         self._sources = _by_topic([_single_source(storage)] if self._single else _sources(storage))
 
-    @staticmethod
-    def recognises(storage: Storage) -> bool:
-        """Whether Kafka wrote this: there are segments, or `<topic>-<partition>` directories with segments."""
-        return _holds_segments(storage.list()) or next(_sources(storage), None) is not None
-
     @property
     def storage(self) -> Storage:
         """The location; paths of segments are relative to it."""
@@ -253,6 +248,11 @@ class KafkaDirectory:
         return {partition: offset for (of_topic, partition), offset in offsets.items() if of_topic == topic}
 
 
+def is_kafka_directory(storage: Storage) -> bool:
+    """Whether Kafka wrote this: there are segments, or `<topic>-<partition>` directories with segments."""
+    return _holds_segments(storage.list()) or next(_sources(storage), None) is not None
+
+
 def committed_directory(storage: Storage) -> KafkaDirectory:
     """A broker's log directory below its replication-offset-checkpoint: what all in-sync replicas have.
 
@@ -284,7 +284,9 @@ def _sources(storage: Storage) -> Iterator[PartitionSource]:
         tiered = _named(_TIERED_NAME, name)
         if tiered and any(is_tiered_name(file_name(info)) for info in storage.list(name)):
             yield PartitionSource(tiered["topic"], int(tiered["partition"]), name, tiered["topic_id"])
-        elif (plain := _named(_PARTITION_NAME, name)) and (is_known or _is_partition(storage.list(name))):
+            continue
+        plain = _named(_PARTITION_NAME, name)
+        if plain and (is_known or _is_partition(storage.list(name))):
             yield PartitionSource(plain["topic"], int(plain["partition"]), name)
 
 
@@ -350,4 +352,4 @@ def _merged(parts: Iterable[dict[str, T]]) -> dict[str, T]:
 
 def kafka_directory(storage: Storage) -> KafkaDirectory | None:
     """The topics that Kafka wrote at a location, None where Kafka wrote none: an opener of log directories."""
-    return KafkaDirectory(storage) if KafkaDirectory.recognises(storage) else None
+    return KafkaDirectory(storage) if is_kafka_directory(storage) else None

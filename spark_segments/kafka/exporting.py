@@ -215,16 +215,8 @@ def export_topics(
     report = Report("export", dry_run=False)
     directories = set(target.directories())
     for snapshot, _ in topics:
-        if topic_ids is not None and snapshot.topic not in topic_ids:
-            names = ", ".join(sorted(topic_ids)[:20]) or "none"
-            raise InvalidOptionError(f"Topic {snapshot.topic} has no id in the cluster", found=f"ids of {names}")
-        if topic_ids is not None and not is_topic_id(topic_ids[snapshot.topic]):
-            raise InvalidOptionError(
-                f"The id of topic {snapshot.topic} is none that a broker takes",
-                expected="22 characters of URL-safe base64, as kafka-topics --describe prints it",
-                found=repr(topic_ids[snapshot.topic])[:100],
-                hint="Where a client prints it with + and /, put - and _ in their place, and leave = out",
-            )
+        if topic_ids is not None:
+            _check_topic_id(snapshot.topic, topic_ids)
         for row in snapshot.partition_rows:
             name = f"{snapshot.topic}-{row.partition}"
             if name in directories and target.list(name):
@@ -236,9 +228,25 @@ def export_topics(
     checkpoints = _Checkpoints()
     for snapshot, config in topics:
         topic_id = None if topic_ids is None else topic_ids[snapshot.topic]
-        _Export(storage, target, snapshot, config, topic_id).run(checkpoints, report, spark, progress)
+        export = _Export(storage, target, snapshot, config, topic_id)
+        export.run(checkpoints, report, spark, progress)
+    # After all logs: a checkpoint must not speak of a log that is not there yet.
     checkpoints.write(target)
     return report.finish()
+
+
+def _check_topic_id(topic: str, topic_ids: Mapping[str, str]) -> None:
+    """Raises InvalidOptionError where the topic has no id in the cluster, or none that a broker takes."""
+    if topic not in topic_ids:
+        names = ", ".join(sorted(topic_ids)[:20]) or "none"
+        raise InvalidOptionError(f"Topic {topic} has no id in the cluster", found=f"ids of {names}")
+    if not is_topic_id(topic_ids[topic]):
+        raise InvalidOptionError(
+            f"The id of topic {topic} is none that a broker takes",
+            expected="22 characters of URL-safe base64, as kafka-topics --describe prints it",
+            found=repr(topic_ids[topic])[:100],
+            hint="Where a client prints it with + and /, put - and _ in their place, and leave = out",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,33 +268,42 @@ class _Export:
         self, checkpoints: _Checkpoints, report: Report, spark: SparkSession | None, progress: Progress | None
     ) -> None:
         """Writes the partition directories, and adds to the checkpoints and the report."""
-        storage, target, topic, topic_id = self.storage, self.target, self.snapshot.topic, self.topic_id
+        topic = self.snapshot.topic
         partitions = self.snapshot.partition_rows
-        if topic_id is not None:
+        if self.topic_id is not None:
             partitions = [
                 dataclasses.replace(row, leader_epoch=0, leader_epochs=((0, row.log_start_offset),))
                 for row in partitions
             ]
         outputs = {row.partition: list(self._outputs(row)) for row in partitions}
-        write = partial(_write, storage, target, topic, SegmentLimits.of(self.config))
-        tasks = [output for mine in outputs.values() for output in mine]
-        at_a_time = storage.tasks_at_a_time or target.tasks_at_a_time
+        write = partial(_write, self.storage, self.target, topic, SegmentLimits.of(self.config))
+        tasks = [output for row in partitions for output in outputs[row.partition]]
+        at_a_time = self.storage.tasks_at_a_time or self.target.tasks_at_a_time
         written: dict[int, list[_Written]] = defaultdict(list)
         for segment in run_tasks(write, tasks, spark, progress=progress, at_a_time=at_a_time, size=_size):
             written[segment.partition].append(segment)
         for row in partitions:
-            mine, files = outputs[row.partition], written[row.partition]
-            self._write_end(row, max((file.end_offset for file in files), default=row.log_end_offset), mine)
-            self._write_snapshots(row, mine, [file.has_producers for file in files])
-            directory = f"{topic}-{row.partition}"
-            # A log that begins with its first segment has no log start checkpoint: a broker uses such a file unchanged.
-            epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
-            target.write(f"{directory}/{LEADER_EPOCHS_FILE}", leader_epochs_bytes(epochs))
-            metadata = partition_metadata_bytes(topic_id or self.snapshot.topic_id)
-            target.write(f"{directory}/{PARTITION_METADATA_FILE}", metadata)
-            checkpoints.add(topic, row, self.config, mine[0].base_offset if mine else row.log_end_offset)
-            records, log_bytes = (sum(getattr(file, name) for file in files) for name in ("records", "bytes"))
+            segments = outputs[row.partition]
+            files = written[row.partition]
+            self._write_beside(row, segments, files)
+            checkpoints.add(topic, row, self.config, segments[0].base_offset if segments else row.log_end_offset)
+            records = sum(file.records for file in files)
+            log_bytes = sum(file.bytes for file in files)
             report.add_copied(topic, row.partition, "export", len(files), records, log_bytes)
+
+    def _write_beside(self, row: Partition, outputs: Sequence[_ExportedSegment], files: Sequence[_Written]) -> None:
+        """Writes what a partition's directory has beside the copied segments."""
+        end = max((file.end_offset for file in files), default=row.log_end_offset)
+        self._write_end(row, end, outputs)
+        self._write_snapshots(row, outputs, [file.has_producers for file in files])
+        # A log that begins with its first segment has no log start checkpoint: a broker uses such a file unchanged.
+        epochs = leader_epochs_from(row.leader_epochs, row.log_start_offset)
+        self.target.write(self._path(row, LEADER_EPOCHS_FILE), leader_epochs_bytes(epochs))
+        metadata = partition_metadata_bytes(self.topic_id or self.snapshot.topic_id)
+        self.target.write(self._path(row, PARTITION_METADATA_FILE), metadata)
+
+    def _path(self, row: Partition, name: str) -> str:
+        return f"{self.snapshot.topic}-{row.partition}/{name}"
 
     def _outputs(self, row: Partition) -> Iterator[_ExportedSegment]:
         """The segments to write: each sealed row by itself, chunks together up to segment.bytes.
@@ -318,9 +335,8 @@ class _Export:
         else:
             logs = {} if outputs else {log_end: b""}
         for base_offset, data in logs.items():
-            stem = f"{self.snapshot.topic}-{row.partition}/{base_offset:020d}"
             for suffix, content in ((LOG_SUFFIX, data), (INDEX_SUFFIX, b""), (TIME_INDEX_SUFFIX, b"")):
-                self.target.write(stem + suffix, content)
+                self.target.write(self._path(row, f"{base_offset:020d}{suffix}"), content)
 
     def _write_snapshots(
         self, row: Partition, outputs: Sequence[_ExportedSegment], have_producers: Sequence[bool]
@@ -329,25 +345,39 @@ class _Export:
         `have_producers`: of each output, whether it has producers' batches, which alone change what producers are
         known.
         """
-        storage, target, directory = self.storage, self.target, f"{self.snapshot.topic}-{row.partition}"
         state = ProducerState()
-        for number, output in enumerate(outputs):
-            source = output.rows[0].stem + PRODUCER_SNAPSHOT_SUFFIX
-            name = f"{directory}/{output.base_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}"
-            if output.rows[0].name_offset == output.base_offset and storage.exists(source):
-                content = storage.read(source).to_pybytes()
-                target.write(name, content)
-                state = ProducerState(parse_producer_snapshot(content, path=source))
-            elif number:
-                target.write(name, producer_snapshot_bytes(state.entries()))
-            if have_producers[number]:
-                for segment in output.rows:
-                    for window in SegmentFile(storage, segment).windows():
-                        state.add(window)
-        if row.log_end_offset > (outputs[-1].base_offset if outputs else row.log_end_offset - 1):
+        for output, has_producers in zip(outputs, have_producers, strict=True):
+            source_path = output.rows[0].stem + PRODUCER_SNAPSHOT_SUFFIX
+            content = self._imported_snapshot(output, source_path)
+            if content is not None:
+                state = ProducerState(parse_producer_snapshot(content, path=source_path))
+            elif output is not outputs[0]:
+                content = producer_snapshot_bytes(state.entries())
+            if content is not None:
+                self._write_snapshot(row, output.base_offset, content)
+            if has_producers:
+                self._add_producers(state, output)
+        # Where the last segment is empty, its own snapshot is the one at the log end.
+        if not outputs or row.log_end_offset > outputs[-1].base_offset:
             # Appends by this package have no producers: the state that came with an import still holds.
-            content = row.producer_snapshot or producer_snapshot_bytes(state.entries())
-            target.write(f"{directory}/{row.log_end_offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}", content)
+            self._write_snapshot(
+                row, row.log_end_offset, row.producer_snapshot or producer_snapshot_bytes(state.entries())
+            )
+
+    def _write_snapshot(self, row: Partition, offset: int, content: bytes) -> None:
+        self.target.write(self._path(row, f"{offset:020d}{PRODUCER_SNAPSHOT_SUFFIX}"), content)
+
+    def _imported_snapshot(self, output: _ExportedSegment, path: str) -> bytes | None:
+        """The .snapshot that came with an import; None where there is none of the offset that the segment begins at."""
+        if output.rows[0].name_offset != output.base_offset or not self.storage.exists(path):
+            return None
+        content: bytes = self.storage.read(path).to_pybytes()
+        return content
+
+    def _add_producers(self, state: ProducerState, output: _ExportedSegment) -> None:
+        for segment in output.rows:
+            for window in SegmentFile(self.storage, segment).windows():
+                state.add(window)
 
 
 def _size(output: _ExportedSegment) -> int:

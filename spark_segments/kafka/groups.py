@@ -98,21 +98,22 @@ def import_groups(
     the report has them as `positions_elsewhere`. With `all_topics` so are those in topics that it does not have.
     """
     topics = report.topics
-    topics_there = set(source.topics())
     imported = {(topic, place.partition) for topic in topics for place in source.sources(topic)}
-    elsewhere: list[dict[str, Any]] = []
-    for group, offsets in groups.items():
-        for (topic, number), (offset, _) in sorted(offsets.items()):
-            is_meant = topic in topics or (all_topics and topic not in topics_there)
-            if is_meant and (topic, number) not in imported:
-                elsewhere.append({"group": group, "topic": topic, "partition": number, "offset": offset})
-    others = {
-        (topic, row.partition)
-        for topic in topics
-        for row in log.snapshot(topic).partition_rows
-        if (topic, row.partition) not in imported
-    }
-    others |= {(position["topic"], position["partition"]) for position in elsewhere}
+    # Of a topic that the directory has and that was not chosen, nobody wants the positions.
+    reported = set(topics)
+    if all_topics:
+        directory_topics = set(source.topics())
+        reported |= {topic for offsets in groups.values() for topic, _ in offsets if topic not in directory_topics}
+    elsewhere: list[dict[str, Any]] = [
+        {"group": group, "topic": topic, "partition": number, "offset": offset}
+        for group, offsets in groups.items()
+        for (topic, number), (offset, _) in sorted(offsets.items())
+        if topic in reported and (topic, number) not in imported
+    ]
+    others = {(position["topic"], position["partition"]) for position in elsewhere}
+    for topic in topics:
+        partitions = {(topic, row.partition) for row in log.snapshot(topic).partition_rows}
+        others |= partitions - imported
     kept, warnings = keep_groups(log, groups, topics, others)
     report.details["groups"] = kept
     report.details["positions_elsewhere"] = elsewhere

@@ -148,23 +148,27 @@ class Landing:
         """
         number = copies[0][1].partition
         live = {row.identity: row for row in current.live_of(number)}
-        gone = {row.identity: row for task, _ in copies for row in task.replaces}
-        if self.plans[number].replaces_all:
-            gone = {row.identity: row for row in self.before.live_of(number)}
-            if gone.keys() != live.keys():
-                raise self._changed(current.partition(number))
+        gone = self._gone(number, copies)
+        here = current.partition(number)
+        if self.plans[number].replaces_all and gone.keys() != live.keys():
+            raise self._changed(here)
         if any(live.get(identity) != row for identity, row in gone.items()):
-            raise self._changed(current.partition(number))
+            raise self._changed(here)
         kept = [row for identity, row in live.items() if identity not in gone]
+        # The offsets of a row that was appended meanwhile would be there twice.
         if kept and copies[0][1].base_offset < kept[-1].next_offset:
-            raise self._changed(
-                current.partition(number)
-            )  # the offsets of a row that was appended meanwhile would be there twice
+            raise self._changed(here)
         now_ms = self.manifest.storage.now_ms()
         replaced = [row.removed(now_ms) for row in gone.values()]
         if any(row.state != Segment.CHUNK for _, row in copies):
             replaced += self._sealed(kept, now_ms)
         return replaced
+
+    def _gone(self, number: int, copies: Sequence[tuple[SegmentCopy, Segment]]) -> dict[tuple[str, int, int], Segment]:
+        """The rows of a partition that give way to the copies, by identity, as they were when the plan was made."""
+        if self.plans[number].replaces_all:
+            return {row.identity: row for row in self.before.live_of(number)}
+        return {row.identity: row for task, _ in copies for row in task.replaces}
 
     def _sealed(self, kept: Sequence[Segment], now_ms: int) -> list[Segment]:
         """The rows that were active here. Only the last segment is active, so below a sealed copy they no longer are.

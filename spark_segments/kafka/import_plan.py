@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spark_segments.config import MOST_PARTITIONS
 from spark_segments.difference import History
 from spark_segments.errors import LogDirError, SegmentsError
 from spark_segments.execution import try_tasks
 from spark_segments.format.sidecars.checkpoints import CLEANER_OFFSETS_FILE, REPLICATION_OFFSETS_FILE
 from spark_segments.format.sidecars.txn_index import AbortedTransactions
-from spark_segments.kafka.directory import KafkaDirectory, KafkaSnapshot
+from spark_segments.kafka.directory import KafkaSnapshot
 from spark_segments.kafka.erasures_here import ErasuresHere, check_appended
 from spark_segments.kafka.partition import ZERO_TOPIC_ID
 from spark_segments.log import CopiedEnd, Erasure, Segment, SegmentFile, Snapshot
@@ -130,8 +129,8 @@ def compare_with_kafka(
     return dict(zip(numbers, zip(checks, try_tasks(_compared, pairs, spark), strict=True), strict=True))
 
 
-def _history_from(found: KafkaSnapshot, source: Storage, number: int, offset: int) -> History:
-    history = History.of(found, source, number)
+def _history_from(kafka: KafkaSnapshot, source: Storage, number: int, offset: int) -> History:
+    history = History.of(kafka, source, number)
     start = max(history.partition.log_start_offset, offset)
     return replace(history, partition=replace(history.partition, log_start_offset=start))
 
@@ -267,9 +266,9 @@ def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> I
 
 
 def _task(
-    current: Snapshot, found: KafkaSnapshot, row: Segment, start: int, replaces: tuple[Segment, ...] = ()
+    current: Snapshot, kafka: KafkaSnapshot, row: Segment, start: int, replaces: tuple[Segment, ...] = ()
 ) -> SegmentCopy:
-    return SegmentCopy(found.topic, current.topic_id, row, start, found.aborted.get(row.path), replaces)
+    return SegmentCopy(kafka.topic, current.topic_id, row, start, kafka.aborted.get(row.path), replaces)
 
 
 def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:
@@ -284,28 +283,3 @@ def _has_gap(source: Storage, rows: Iterable[Segment], begin: int) -> bool:
         if records < row.next_offset - max(row.base_offset, begin):
             return True
     return False
-
-
-def check_names(source: KafkaDirectory, topic: str) -> None:
-    """Raises InvalidOptionError for a name that no topic can have.
-
-    Raises LogDirError for a partition number that no cluster has, since all partitions below it would be made, and for
-    a symbolic link that leads out of the directory: it would bring any file of this machine into the topic.
-    """
-    storage, sources = source.storage, source.sources(topic)
-    largest = max((partition.partition for partition in sources), default=0)
-    if largest >= MOST_PARTITIONS:
-        raise LogDirError(
-            f"Topic {topic} has a partition of a number that is too large",
-            path=storage.uri,
-            expected=f"below {MOST_PARTITIONS}",
-            found=largest,
-        )
-    for partition in sources:
-        for path in [partition.path, *(info.path for info in storage.list(partition.path))]:
-            if storage.leads_out(path):
-                raise LogDirError(
-                    "A directory to import holds a link that leads out of it",
-                    path=storage.location(path),
-                    hint="Where the link is yours, import the directory that it leads to",
-                )

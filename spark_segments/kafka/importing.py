@@ -13,38 +13,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from spark_segments.config import SegmentLimits
 from spark_segments.difference import SAME
-from spark_segments.errors import CorruptBatchError, LogDirError, SegmentsError, UnknownTopicError
+from spark_segments.errors import SegmentsError, UnknownTopicError
 from spark_segments.execution import in_bins, try_tasks
-from spark_segments.format.batches import scan_batches
-from spark_segments.format.file_names import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    PRODUCER_SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-)
-from spark_segments.format.layout import BATCH_LENGTH_POSITION, BATCH_OVERHEAD, LOG_OVERHEAD, MAGIC_POSITION
-from spark_segments.format.sidecars.fields import MAX_RELATIVE_OFFSET
-from spark_segments.format.sidecars.producer_state import parse_producer_snapshot
-from spark_segments.format.sidecars.txn_index import AbortedTransactions, parse_txn_index, txn_index_bytes
 from spark_segments.kafka.directory import KafkaDirectory, KafkaSnapshot, Recovery
 from spark_segments.kafka.early_copies import EarlyCopies
+from spark_segments.kafka.import_checks import check_cut, check_names, check_offsets
 from spark_segments.kafka.import_landing import Landing
 from spark_segments.kafka.import_plan import (
     PartitionPlan,
     SegmentCopy,
     check_end,
     check_erased,
-    check_names,
     compare_with_kafka,
     plan_import,
 )
 from spark_segments.kafka.partition import ZERO_TOPIC_ID, Copied, RecoveredPartition
-from spark_segments.kafka.recovered_log import CUT_SHORT, Cut
+from spark_segments.kafka.segment_copier import SegmentCopier
 from spark_segments.log import (
     Change,
     CopiedEnd,
@@ -55,14 +41,10 @@ from spark_segments.log import (
     Partition,
     Report,
     Segment,
-    SegmentFile,
     Snapshot,
     TopicRow,
-    copy_batches,
 )
 from spark_segments.progress import Progress
-from spark_segments.storage import Storage
-from spark_segments.storage.fetch import copy_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,55 +52,9 @@ if TYPE_CHECKING:
     from spark_segments.difference import Comparison
 
 WAVE_BYTES = 4 << 30
-LONGEST_TAIL_BYTES = 256 << 20
 
 _ATTEMPTS = 5
 """How often a partition is read whose files change meanwhile, if nothing of it could be committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """Task function: copies a segment and returns its row here."""
-
-    source: Storage
-    target: Storage
-    limits: SegmentLimits
-
-    @property
-    def at_a_time(self) -> int | None:
-        return self.source.tasks_at_a_time or self.target.tasks_at_a_time
-
-    def __call__(self, task: SegmentCopy) -> Segment:
-        copied = self._copy(task)
-        if self.limits.forced:
-            sidecars = copied.sidecars()
-            paths = [copied.path, sidecars[INDEX_SUFFIX].path, sidecars[TIME_INDEX_SUFFIX].path]
-            others = (sidecars[TXN_INDEX_SUFFIX].path, copied.stem + PRODUCER_SNAPSHOT_SUFFIX)
-            self.target.force([*paths, *(path for path in others if self.target.exists(path))])
-        return copied
-
-    def _copy(self, task: SegmentCopy) -> Segment:
-        row = dataclasses.replace(task.row, topic_id=task.topic_id)
-        is_legacy = task.log_copy is None and _is_legacy(self.source, row)
-        is_rewritten = is_legacy or max(task.base_offset, row.base_offset) > row.name_offset
-        if is_rewritten or not _has_indexes(self.source, row):
-            # A part of a file, old messages, or a file without usable indexes: batches are copied, with new indexes.
-            copied = copy_batches(
-                self.source,
-                task.topic,
-                [row if is_rewritten else dataclasses.replace(row, txn_index_bytes=0)],
-                max(task.base_offset, row.base_offset),
-                row.next_offset,
-                sealed=row.state != Segment.CHUNK,
-                leader_epochs=None,
-                target=self.target,
-                limits=self.limits,
-            )
-            copied = dataclasses.replace(copied, created_ms=row.created_ms)
-            if is_rewritten and task.aborted is None:
-                return copied
-            return _with_transactions(self.source, self.target, row, copied, task.aborted)
-        return _copied(self.source, self.target, task, row)
 
 
 @dataclass(slots=True)
@@ -280,7 +216,7 @@ class TopicImport:
                 if not self.as_broker:
                     self._check_cuts(kafka, row.partition)
                 for segment in kafka.live_of(row.partition):
-                    _check_offsets(storage, segment)
+                    check_offsets(storage, segment)
                 kept.append(row)
         return dataclasses.replace(kafka, partitions=Partition.table(kept))
 
@@ -288,7 +224,7 @@ class TopicImport:
         """Raises LogDirError where the log of a partition ends before records that it had."""
         for cut in kafka.report.cuts:
             if cut.partition == number:
-                _check_cut(self.source.storage, cut)
+                check_cut(self.source.storage, cut)
         check_end(self.source.storage, kafka, number)
 
     def _has_changed(self, recovered: RecoveredPartition, from_offset: int = 0, *, was_read: bool = False) -> bool:
@@ -341,7 +277,7 @@ class TopicImport:
 
     def _copy_waves(self, recovery: Recovery, landing: Landing, early: EarlyCopies) -> set[int]:
         """Copies and commits, wave by wave. Returns the partitions that were as they were listed to the end."""
-        copy = _Copy(self.source.storage, self.manifest.storage, self.limits)
+        copy = SegmentCopier(self.source.storage, self.manifest.storage, self.limits)
         good = set(landing.plans)
         total = sum(_size(task) for plan in landing.plans.values() for task in plan.tasks)
         finished = 0
@@ -392,28 +328,6 @@ class TopicImport:
         return changed
 
 
-def _check_offsets(storage: Storage, row: Segment) -> None:
-    """Raises LogDirError for a segment with an offset that no entry of its indexes can hold.
-
-    Cleaners before Kafka 1.1.1 could write such a segment. Only a segment whose next segment begins that far away is
-    opened.
-    """
-    largest = row.name_offset + MAX_RELATIVE_OFFSET
-    if row.next_offset - 1 <= largest:
-        return
-    for window in SegmentFile(storage, row).windows(check_crc=False):
-        beyond = np.flatnonzero(window.batches.last_offset > largest)
-        if len(beyond):
-            raise LogDirError(
-                "A segment holds an offset that its indexes cannot hold",
-                path=storage.location(row.path),
-                byte_position=int(window.batches.byte_position[beyond[0]]),
-                expected=f"at most {MAX_RELATIVE_OFFSET} above its base offset {row.name_offset}",
-                found=f"{window.batches.last_offset[beyond[0]]}",
-                hint="Start a Kafka broker of version 1.1.1 or later on the directory once: it splits the segment",
-            )
-
-
 def _empty_partitions(kafka: KafkaSnapshot, topic_id: str, first: int) -> list[Partition]:
     """Partitions from number `first` on, each empty at Kafka's log start; partitions of other brokers begin at 0."""
     starts = {row.partition: row.log_start_offset for row in kafka.partition_rows}
@@ -428,32 +342,6 @@ def _with_ends(topic: TopicRow, created: Iterable[Partition]) -> TopicRow:
     return CopiedEnd.topic_row(topic, {row.partition: row.log_end_offset for row in created})
 
 
-def _check_cut(source: Storage, cut: Cut) -> None:
-    """Accepts zeros and a torn batch at the end of the last segment. Raises LogDirError for every other cut."""
-    if not cut.dropped and cut.bytes <= LONGEST_TAIL_BYTES:
-        tail = np.frombuffer(source.read(cut.path, cut.byte_position, cut.bytes), np.uint8)
-        if not tail.any() or (cut.reason == CUT_SHORT and not _holds_batch(tail)):
-            return
-    raise LogDirError(
-        "Damage would cut the log: " + str(cut),
-        hint="Import from an intact replica, or accept the cut, as a broker does, with recovery=kafka",
-    )
-
-
-def _holds_batch(tail: np.ndarray) -> bool:
-    """Whether a whole record batch lies anywhere behind a bad batch: then more than a torn end would be lost."""
-    magic = np.flatnonzero(tail[MAGIC_POSITION:] <= 2)
-    starts = magic[magic + BATCH_OVERHEAD <= len(tail)]
-    lengths = np.zeros(len(starts), np.int64)
-    for byte in range(4):
-        lengths = lengths << 8 | tail[starts + BATCH_LENGTH_POSITION + byte]
-    fits = (lengths >= LOG_OVERHEAD) & (starts + LOG_OVERHEAD + lengths <= len(tail))
-    for start, length in zip(starts[fits].tolist(), lengths[fits].tolist(), strict=True):
-        if len(scan_batches(tail[start : start + LOG_OVERHEAD + length]).batches):
-            return True
-    return False
-
-
 def _size(task: SegmentCopy) -> int:
     return task.row.log_bytes
 
@@ -466,84 +354,3 @@ def _waves(plans: Mapping[int, PartitionPlan]) -> Iterator[list[SegmentCopy]]:
         return total >= WAVE_BYTES and not (plans[number].replaces_all and wave[-1].row.partition == number)
 
     return in_bins((task for plan in plans.values() for task in plan.tasks), _size, begins)
-
-
-def _copied(source: Storage, target: Storage, task: SegmentCopy, row: Segment) -> Segment:
-    """Copies the segment byte by byte: its .log up to where recovery ends it, and its sidecars."""
-    if task.log_copy is None:
-        stem = Segment.new_stem(task.topic, row.partition, row.name_offset)
-        SegmentFile(source, row).copy_log(target, stem + LOG_SUFFIX, unique=True)
-    else:
-        stem = task.log_copy.removesuffix(LOG_SUFFIX)
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        index = row.sidecars()[suffix]
-        copy_file(source, index.path, target, stem + suffix, index.size_bytes, unique=True)
-    return _with_transactions(source, target, row, dataclasses.replace(row, path=stem + LOG_SUFFIX), task.aborted)
-
-
-def _with_transactions(
-    source: Storage, target: Storage, row: Segment, copied: Segment, aborted: AbortedTransactions | None
-) -> Segment:
-    """Copies a segment's .snapshot, where it can be read, and writes its .txnindex: `aborted`, or what Kafka's file
-    says of the segment up to its end here. The row says what was written.
-    """
-    snapshot = _read(source, row.stem + PRODUCER_SNAPSHOT_SUFFIX)
-    if copied.base_offset == row.name_offset and _is_producer_snapshot(snapshot):
-        target.write(copied.stem + PRODUCER_SNAPSHOT_SUFFIX, snapshot)
-    if aborted is None:
-        aborted = _listed_aborted(source, row)
-    else:
-        aborted = aborted.overlapping(copied.base_offset, copied.next_offset)
-    data = txn_index_bytes(aborted)
-    if data:
-        target.write(copied.sidecars()[TXN_INDEX_SUFFIX].path, data)
-    return dataclasses.replace(copied, txn_index_bytes=len(data))
-
-
-def _listed_aborted(source: Storage, row: Segment) -> AbortedTransactions:
-    """The entries of Kafka's .txnindex whose markers are in the segment; none where it cannot be read."""
-    txn_index = row.sidecars()[TXN_INDEX_SUFFIX]
-    try:
-        entries = parse_txn_index(_read(source, txn_index.path), path=txn_index.path)
-    except CorruptBatchError:
-        entries = AbortedTransactions.of()
-    entries = entries.take(entries.last_offset < row.next_offset)
-    if txn_index.size_bytes and len(txn_index_bytes(entries)) != txn_index.size_bytes:
-        raise CorruptBatchError(
-            "The transaction index is not what it was when its segment was scanned",
-            path=txn_index.path,
-            expected=f"{txn_index.size_bytes} bytes for offsets below {row.next_offset}",
-            found=f"{len(txn_index_bytes(entries))} bytes",
-        )
-    return entries
-
-
-def _read(source: Storage, path: str) -> bytes:
-    """A small file; b"" where it is not there."""
-    try:
-        return bytes(source.read(path))
-    except FileNotFoundError:
-        return b""
-
-
-def _is_producer_snapshot(data: bytes) -> bool:
-    try:
-        parse_producer_snapshot(data)
-    except SegmentsError:
-        return False
-    return True
-
-
-def _has_indexes(source: Storage, row: Segment) -> bool:
-    """Whether both indexes are there and true: recovery uses them, or both are empty."""
-    sidecars = row.sidecars()
-    for index in (sidecars[INDEX_SUFFIX], sidecars[TIME_INDEX_SUFFIX]):
-        if index.size_bytes == 0 and not (source.exists(index.path) and source.size(index.path) == 0):
-            return False
-    return True
-
-
-def _is_legacy(source: Storage, row: Segment) -> bool:
-    """Whether the segment begins with a message of magic 0 or 1."""
-    header = source.read(row.path, 0, MAGIC_POSITION + 1).to_pybytes() if row.log_bytes else b""
-    return len(header) > MAGIC_POSITION and header[MAGIC_POSITION] < 2

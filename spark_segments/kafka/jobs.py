@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_segments.config import SegmentLimits, topic_config
@@ -24,15 +25,24 @@ if TYPE_CHECKING:
 _KAFKA = "kafka"  # the only value of `recovery`
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportPolicy:
+    """How topics are imported. `overrides`: settings of a topic that is made. `recovery`: "kafka" takes a log as a
+    broker would. `keep_retention`: a topic that is made gets Kafka's retention, too; else retention.ms=-1.
+    """
+
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    recovery: str | None = None
+    keep_retention: bool = False
+
+
 @observed_job("import")
 def import_all(
     source: KafkaDirectory,
     log: LogDirectory,
     topics: Sequence[str],
-    overrides: Mapping[str, str],
+    options: ImportPolicy | None = None,
     *,
-    recovery: str | None = None,
-    keep_retention: bool = False,
     spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -41,20 +51,26 @@ def import_all(
     Raises InvalidOptionError for an unknown `recovery` before anything is copied. A topic that fails is raised after
     all the others were imported.
     """
-    if recovery not in (None, _KAFKA):
-        raise InvalidOptionError("Unknown recovery", expected=_KAFKA, found=recovery)
-    settings = imported_settings(source, topics, overrides, keep_retention=keep_retention)
+    options = options or ImportPolicy()
+    if options.recovery not in (None, _KAFKA):
+        raise InvalidOptionError("Unknown recovery", expected=_KAFKA, found=options.recovery)
+    settings = imported_settings(source, topics, options.overrides, keep_retention=options.keep_retention)
     report = Report("import", dry_run=False, details={"holes": []})
     failed: dict[str, SegmentsError] = {}
     for topic in topics:
+        config = settings[topic].config
         try:
             with _missing_files():
-                config = settings[topic].config
                 limits = SegmentLimits.of(topic_config(config, log.defaults))
-                work = TopicImport(
-                    source, log.manifest(topic), config, limits, recovery == _KAFKA, spark=spark, progress=progress
-                )
-                work.run(report)
+                TopicImport(
+                    source,
+                    log.manifest(topic),
+                    config,
+                    limits,
+                    as_broker=options.recovery == _KAFKA,
+                    spark=spark,
+                    progress=progress,
+                ).run(report)
             report.warnings += [f"{topic}: {text}" for text in settings[topic].warnings]
         except SegmentsError as error:
             failed[topic] = error
@@ -66,11 +82,9 @@ def import_all(
 
 @observed_job("export")
 def export_all(
-    storage: Storage,
+    log: LogDirectory,
     target: Storage,
     topics: Sequence[str],
-    snapshot_of: Callable[[str], Snapshot],
-    defaults: Mapping[str, str],
     *,
     topic_ids: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
@@ -81,17 +95,17 @@ def export_all(
     failed: dict[str, SegmentsError] = {}
     for topic in topics:
         try:
-            snapshot = snapshot_of(topic)
+            snapshot = log.snapshot(topic)
             _ = snapshot.live
             snapshots.append(snapshot)
         except SegmentsError as error:
             failed[topic] = error
     if len(topics) == 1 and failed:
         raise failed[topics[0]]
-    readable = [(snapshot, topic_config(snapshot.config, defaults)) for snapshot in snapshots]
+    readable = [(snapshot, topic_config(snapshot.config, log.defaults)) for snapshot in snapshots]
     with _missing_files():
-        report = export_topics(storage, target, readable, topic_ids=topic_ids, spark=spark, progress=progress)
-    _raise_failed("exported", storage.uri, failed, report)
+        report = export_topics(log.storage, target, readable, topic_ids=topic_ids, spark=spark, progress=progress)
+    _raise_failed("exported", log.uri, failed, report)
     return report
 
 

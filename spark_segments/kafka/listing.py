@@ -72,7 +72,8 @@ def choose_files(listing: Iterable[FileInfo], next_offset: Callable[[FileInfo], 
         passed_over.extend((names.pop(name), reason) for name in sorted(chosen))
 
     drop([name for name in names if name.endswith(DELETED_SUFFIX)], "deleted before the broker stopped")
-    bases = {name: base for name in names if (base := base_offset(name)) is not None}
+    offsets = {name: base_offset(name) for name in names}
+    bases = {name: base for name, base in offsets.items() if base is not None}
     cleaned = {name: base for name, base in bases.items() if name.endswith(CLEANED_SUFFIX)}
     swaps = {name: base for name, base in bases.items() if name.endswith(SWAP_SUFFIX)}
     lowest_cleaned = min(cleaned.values(), default=None)
@@ -118,8 +119,10 @@ class Listing:
         for info in self.files:
             if bases[info.path] < from_offset:
                 continue
-            found = now.get(info.path) or (now.get(info.path + DELETED_SUFFIX) if was_read else None)
-            if found is None or not _is_same(info, found, is_last=bases[info.path] == last):
+            current = now.get(info.path)
+            if current is None and was_read:
+                current = now.get(info.path + DELETED_SUFFIX)
+            if current is None or not _is_same(info, current, is_last=bases[info.path] == last):
                 return info.path
         listed = bases.keys() | self.passed_over
         return next((path for path in _logs(now.values(), from_offset, last) if path not in listed), None)

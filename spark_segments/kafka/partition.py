@@ -177,14 +177,8 @@ class _Directory:
         self.logs = [log for log in self.logs if log[0] <= self.end_offset]
         self.is_sealed = len(self.logs) < count
         if self.logs:
-            last = self.logs[-1][0]  # its indexes may have entries behind the end; recovery rebuilds them
-            self.files = {
-                name: info
-                for name, info in self.files.items()
-                if (base := base_offset(name)) is None
-                or base < last
-                or (base == last and (is_log_name(name) or name.endswith(PRODUCER_SNAPSHOT_SUFFIX)))
-            }
+            last = self.logs[-1][0]
+            self.files = {name: info for name, info in self.files.items() if _is_before_end(name, last)}
 
     @property
     def is_tiered(self) -> bool:
@@ -257,17 +251,7 @@ class _Directory:
         """Recovers the log from the segment of this number on."""
         log_start_offset = self.checkpoints.log_start_offset
         first_dirty_offset = self.checkpoints.first_dirty_offset
-        topic_id = self.source.topic_id or self._topic_id() or ZERO_TOPIC_ID
-        files = PartitionFiles(
-            self.source.topic,
-            topic_id,
-            self.source.partition,
-            tuple(self.logs[number:]),
-            {info.path: info for info in self.files.values()},
-            has_active=not self.is_tiered,
-            end_offset=self.end_offset,
-            is_sealed=self.is_sealed,
-        )
+        files = self._recovery_files(number)
         recovered = recover(
             self.storage,
             files,
@@ -281,6 +265,25 @@ class _Directory:
         if (first_dirty_offset or 0) > begins or recovered.was_cleaned:
             recovered.gaps.clear()  # the cleaner made them
         _begin_at(recovered, files, log_start_offset)
+        partition = self._partition_row(number, files.topic_id, recovered)
+        recovered.notes[:0] = dict.fromkeys(self.notes)
+        return RecoveredPartition(partition, recovered, self.logs[number][0] if number else 0, self.listing)
+
+    def _recovery_files(self, number: int) -> PartitionFiles:
+        return PartitionFiles(
+            self.source.topic,
+            self.source.topic_id or self._topic_id() or ZERO_TOPIC_ID,
+            self.source.partition,
+            tuple(self.logs[number:]),
+            {info.path: info for info in self.files.values()},
+            has_active=not self.is_tiered,
+            end_offset=self.end_offset,
+            is_sealed=self.is_sealed,
+        )
+
+    def _partition_row(self, number: int, topic_id: str, recovered: RecoveredLog) -> Partition:
+        """The partition as it was recovered from the segment of this number on."""
+        log_start_offset = self.checkpoints.log_start_offset
         start = log_start_offset
         if recovered.segments:
             start = max(start, self.logs[0][0] if number else recovered.segments[0].base_offset)
@@ -288,23 +291,28 @@ class _Directory:
         # As Kafka's LeaderEpochFileCache. An empty log's epoch begins before the first record comes.
         begun = tuple(epoch for epoch in recovered.leader_epochs if epoch[1] < end + (end == log_start_offset))
         epochs = leader_epochs_from(begun, log_start_offset)
-        dirty = start if first_dirty_offset is None or not start <= first_dirty_offset <= end else first_dirty_offset
-        # A cleaning was to replace the records behind an overlap, even if the cleaner's checkpoint does not say so.
-        overlapped = [row.base_offset for row in recovered.segments if row.base_offset > row.name_offset]
-        dirty = max(start, min([dirty, *overlapped]))
-        partition = Partition(
+        return Partition(
             topic_id=topic_id,
             partition=self.source.partition,
             log_start_offset=start,
             log_end_offset=end,
-            first_dirty_offset=dirty,
+            first_dirty_offset=self._first_dirty_offset(recovered, start),
             last_stable_offset=max(start, recovered.last_stable_offset),
             leader_epoch=epochs[-1][0] if epochs else 0,
             leader_epochs=epochs,
             producer_snapshot=self._producer_snapshot(recovered),
         )
-        recovered.notes[:0] = dict.fromkeys(self.notes)
-        return RecoveredPartition(partition, recovered, self.logs[number][0] if number else 0, self.listing)
+
+    def _first_dirty_offset(self, recovered: RecoveredLog, start: int) -> int:
+        """The checkpoint of Kafka's cleaner, where the log has that offset. Else all is dirty: records that were never
+        cleaned and count as clean would keep older values for ever.
+        """
+        offset = self.checkpoints.first_dirty_offset
+        if offset is None or not start <= offset <= recovered.log_end_offset:
+            return start
+        # A cleaning was to replace the records behind an overlap, even if the cleaner's checkpoint does not say so.
+        overlapped = [row.base_offset for row in recovered.segments if row.base_offset > row.name_offset]
+        return max(start, min([offset, *overlapped]))
 
     def note(self, info: FileInfo, message: str) -> None:
         self.notes.append(Note(self.source.topic, self.source.partition, info.path, message))
@@ -368,6 +376,16 @@ class _Directory:
         return content
 
 
+def _is_before_end(name: str, last: int) -> bool:
+    """Whether a file says nothing of offsets behind the high watermark in the segment `last`: of that segment its
+    indexes may have entries behind the end, and recovery rebuilds them.
+    """
+    base = base_offset(name)
+    if base is None or base < last:
+        return True
+    return base == last and (is_log_name(name) or name.endswith(PRODUCER_SNAPSHOT_SUFFIX))
+
+
 def _is_named(row: Segment, base_offset: int) -> bool:
     """Whether a row here is a copy of the whole segment of this base offset."""
     return not row.is_shared and row.name_offset == row.base_offset == row.file_base_offset == base_offset
@@ -382,7 +400,8 @@ def _without_copies(
         other = best.setdefault(offset, info)
         if other is info:
             continue
-        best[offset], shorter = (info, other) if info.size > other.size else (other, info)
+        longer, shorter = (info, other) if info.size > other.size else (other, info)
+        best[offset] = longer
         note(shorter, "another copy of this segment is no shorter and is read instead")
     return sorted(best.items(), key=lambda log: log[0])
 
@@ -391,9 +410,8 @@ def _begin_at(recovered: RecoveredLog, files: PartitionFiles, log_start_offset: 
     """A log that ends before its log start has lost its files: it begins again at the log start, empty."""
     if recovered.log_end_offset >= log_start_offset:
         return
-    if (
-        recovered.segments and files.end_offset is None
-    ):  # at a high watermark, a batch that the log start cuts comes later
+    # Below a high watermark nothing is lost: a batch that the log start cuts comes later.
+    if recovered.segments and files.end_offset is None:
         first, *later = recovered.segments
         recovered.cuts.append(
             Cut(
@@ -412,4 +430,5 @@ def _begin_at(recovered: RecoveredLog, files: PartitionFiles, log_start_offset: 
     recovered.aborted.clear()
     recovered.producers.clear()
     recovered.leader_epochs = ()
-    recovered.log_end_offset = recovered.last_stable_offset = log_start_offset
+    recovered.log_end_offset = log_start_offset
+    recovered.last_stable_offset = log_start_offset

@@ -17,7 +17,7 @@ from dataclasses import replace
 from spark_segments.format.sidecars.producer_state import ProducerEntry, ProducerState
 from spark_segments.kafka.early_copies import EarlyCopies
 from spark_segments.kafka.recovered_log import Cut, Overlap, PartitionFiles, RecoveredLog
-from spark_segments.kafka.segment_scan import SegmentScan, span_of
+from spark_segments.kafka.segment_scan import ScanRange, SegmentScan, span_of
 from spark_segments.log import Segment
 from spark_segments.storage import Storage
 
@@ -47,26 +47,37 @@ def recover(
         if not is_last and bases[number + 1] <= next_offset:
             _pass_over(storage, files, number, recovered, served=recovered.segments[-1].path)
             continue
-        start_offset = max(base_offset, next_offset)
-        # Below the log start no read comes: such a segment ends where the first that is read begins.
-        end_offset = bases[begin] if number < begin else None
-        limit = files.end_offset if is_last else None
+        scan_range = _scan_range(files, number, begin, next_offset)
+        # A copy of a part of a file would not be the file, and what is here already is not copied again.
+        is_whole = scan_range.start_offset == base_offset and scan_range.end_offset is None
         is_new = is_last or bases[number + 1] > max(copied_end, log_start_offset)
-        is_copied = is_new and start_offset == base_offset and end_offset is None
-        copy = copies if is_copied else None
-        scan = SegmentScan(storage, files, base_offset, info, state, recovered, start_offset, end_offset, limit, copy)
+        segment_copies = copies if is_new and is_whole else None
+        scan = SegmentScan(storage, files, number, scan_range, state, recovered, segment_copies)
         segment = scan.run()
-        _note_overlap(files, scan, info.path, start_offset, recovered)
+        _note_overlap(files, scan, info.path, scan_range.start_offset, recovered)
         if scan.ended:
             served = files.logs[begin][1].path
             _pass_over(storage, files, number, recovered, served=served, first_offset=segment.next_offset)
-        if segment.batches or start_offset == base_offset:
+        if segment.batches or scan_range.start_offset == base_offset:
             _append(recovered, segment)
         if scan.problem is not None:
             _cut(files, number, scan, recovered)
             break
     _end(files, state, recovered)
     return recovered
+
+
+def _scan_range(files: PartitionFiles, number: int, begin: int, next_offset: int) -> ScanRange:
+    """What of a segment is in the log, from `next_offset` on. `begin`: the number of the segment that a read from the
+    log start begins in.
+
+    Below the log start no read comes: such a segment ends where the first that is read begins. A high watermark cuts
+    the last segment alone: what a broker has rolled lies below it.
+    """
+    start_offset = max(files.logs[number][0], next_offset)
+    end_offset = files.logs[begin][0] if number < begin else None
+    limit = files.end_offset if number + 1 == len(files.logs) else None
+    return ScanRange(start_offset, end_offset, limit)
 
 
 def _note_overlap(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -53,7 +53,8 @@ def _reason(fault: CorruptBatchError) -> str:
 
 def span_of(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, int, str | None]:
     """(first offset, offset after the last, problem) of the good batches of a .log, in any order."""
-    first_offset = next_offset = base_offset
+    first_offset = base_offset
+    next_offset = base_offset
     with fetch_ahead(storage, info.path, info.size) as read:
         for step in walk(read, info.path, info.size):
             batches = step.window.batches
@@ -66,27 +67,35 @@ def span_of(storage: Storage, info: FileInfo, base_offset: int) -> tuple[int, in
     return first_offset, next_offset, None
 
 
-class SegmentScan:
-    """Scans a .log and checks its sidecars; adds its findings about the partition to `recovered`.
+@dataclass(frozen=True, slots=True)
+class ScanRange:
+    """What of a .log is in the log: the batches that have offsets at or above `start_offset` and end below `end_offset`
+    and `limit`. What follows the batches below `limit` is not looked at: a broker may be writing it.
+    """
 
-    A batch is in the log if it has offsets at or above `start_offset` and ends below `end_offset` and `limit`. What
-    follows the batches below `limit` is not looked at: a broker may be writing it. `copies` get the bytes of the log,
-    if these can be the copy's: the indexes must be there, and batches of magic 2.
+    start_offset: int
+    end_offset: int | None = None
+    limit: int | None = None
+
+
+class SegmentScan:
+    """Scans the .log of number `number` among the files and checks its sidecars; adds its findings about the partition
+    to `recovered`. `copies` get the bytes of the log, if these can be the copy's: the indexes must be there, and
+    batches of magic 2.
     """
 
     def __init__(
         self,
         storage: Storage,
         files: PartitionFiles,
-        base_offset: int,
-        info: FileInfo,
+        number: int,
+        scan_range: ScanRange,
         state: ProducerState,
         recovered: RecoveredLog,
-        start_offset: int,
-        end_offset: int | None = None,
-        limit: int | None = None,
         copies: EarlyCopies | None = None,
     ) -> None:
+        base_offset, info = files.logs[number]
+        start_offset = scan_range.start_offset
         self._storage = storage
         self._copies = copies
         self._files = files
@@ -97,8 +106,8 @@ class SegmentScan:
         self._sparse: list[tuple[np.ndarray, np.ndarray]] = []
         self._base_offset = base_offset
         self._start_offset = start_offset
-        self._end_offset = end_offset
-        self._limit = limit
+        self._end_offset = scan_range.end_offset
+        self._limit = scan_range.limit
         self.first_offset = start_offset  # of the file's batches, whether or not they are in the log
         self._reached = start_offset  # the first offset that the scan has not come to, or `limit`
         self.log_bytes = 0  # up to there
@@ -131,7 +140,8 @@ class SegmentScan:
                 if begin == 0:
                     copy = self._begun_copy(window, stack)
                 if copy is not None:
-                    low, high = begin - window.byte_position, self.log_bytes - window.byte_position
+                    low = begin - window.byte_position
+                    high = self.log_bytes - window.byte_position
                     copy.write(memoryview(window.data)[low:high])
                 if self.problem is not None or self.ended or self._is_at_limit:
                     break

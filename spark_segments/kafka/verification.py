@@ -60,22 +60,28 @@ def check_listing(storage: Storage, source: PartitionSource, findings: Findings)
     listing = storage.list(source.path)
     names = {file_name(info): info for info in listing}
     for name, info in names.items():
-        suffix = "." + name.rpartition(".")[2]
-        if base_offset(name) is None and name not in _PARSERS:
-            continue
-        if suffix in (CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX):
-            findings.add(
-                "A file that a crash of the cleaner left",
-                severity=Findings.WARNING,
-                path=info.path,
-                expected="none; a broker that starts puts it in place or takes it away",
-                found=name,
-            )
-        elif suffix == LOG_SUFFIX:
-            _check_sidecars(name, info, names, findings)
-        elif suffix in _ENTRY_BYTES:
-            _check_entries(name, info, suffix, names, findings)
-        elif (parser := _parser(name, suffix)) is not None:
+        if base_offset(name) is not None or name in _PARSERS:
+            _check_file(storage, info, names, findings)
+
+
+def _check_file(storage: Storage, info: FileInfo, names: dict[str, FileInfo], findings: Findings) -> None:
+    name = file_name(info)
+    suffix = "." + name.rpartition(".")[2]
+    if suffix in (CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX):
+        findings.add(
+            "A file that a crash of the cleaner left",
+            severity=Findings.WARNING,
+            path=info.path,
+            expected="none; a broker that starts puts it in place or takes it away",
+            found=name,
+        )
+    elif suffix == LOG_SUFFIX:
+        _check_sidecars(name, info, names, findings)
+    elif suffix in _ENTRY_BYTES:
+        _check_entries(name, info, suffix, names, findings)
+    else:
+        parser = _parser(name, suffix)
+        if parser is not None:
             _check_small_file(storage, info, parser, findings)
 
 

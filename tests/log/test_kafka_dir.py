@@ -12,7 +12,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import LogDirError, UnknownTopicError
-from spark_segments.kafka.directory import KafkaDirectory
+from spark_segments.kafka.directory import is_kafka_directory
 from spark_segments.kafka.listing import base_offset
 from spark_segments.storage import Storage
 from tests.log.golden_reads import as_records, records_of, tree
@@ -297,7 +297,7 @@ def test_an_unknown_topic_is_named_with_those_that_are_there():
 def test_directories_without_kafkas_files_are_not_kafkas(tmp_path):
     (tmp_path / "results-2024").mkdir()
     (tmp_path / "results-2024" / "part-0.csv").write_text("a,b")
-    assert not KafkaDirectory.recognises(Storage(str(tmp_path)))
+    assert not is_kafka_directory(Storage(str(tmp_path)))
     with pytest.raises(LogDirError, match="Not a log directory"):
         LogDir.open(str(tmp_path))
 

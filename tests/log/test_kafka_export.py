@@ -389,7 +389,7 @@ def test_a_bit_that_is_read_wrong_never_becomes_a_copys(log, tmp_path):
     def imported(files: Misreading, out: Path) -> LogDir:
         found = LogDir.create(str(out))
         source = KafkaDirectory(Storage(str(tmp_path / "kafka"), filesystem=files))
-        import_all(source, found, ["own"], {})
+        import_all(source, found, ["own"])
         return found
 
     for copied in (exported, imported):

@@ -11,7 +11,7 @@ import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import MissingFileError, SegmentsError
-from spark_segments.kafka import importing
+from spark_segments.kafka import segment_copier
 from spark_segments.log.directory import LogDirectory
 from spark_segments.maintenance import roll, vacuum, verify
 from spark_segments.storage import Storage
@@ -77,12 +77,12 @@ def test_the_error_is_one_of_ours_and_of_pythons_and_travels_by_pickle(orders):
 
 
 def test_an_import_whose_source_loses_a_file_says_so(log, tmp_path, monkeypatch):
-    copy_file = importing.copy_file
+    copy_file = segment_copier.copy_file
 
     def after_the_broker_deleted_it(source: Storage, path: str, *arguments, **options):
         return copy_file(source, path.replace("0.", "1."), *arguments, **options)
 
-    monkeypatch.setattr(importing, "copy_file", after_the_broker_deleted_it)
+    monkeypatch.setattr(segment_copier, "copy_file", after_the_broker_deleted_it)
     with pytest.raises(MissingFileError, match="Load the topic again"):
         log.import_kafka(str(golden_dir("plain-0")))
 

@@ -66,7 +66,7 @@ def filled(partition: PlayedPartition, segments: int) -> PlayedPartition:
 
 def copied(disk: PlayedDisk, log: LogDir, topic: str, files: WatchedFiles | None = None) -> Report:
     storage = Storage(str(disk.root), filesystem=files)
-    return import_all(committed_directory(storage), log, [topic], {})
+    return import_all(committed_directory(storage), log, [topic])
 
 
 def holes(log: LogDir, topic: str) -> list[tuple[int, int]]:
@@ -145,7 +145,7 @@ def test_a_transaction_that_is_aborted_meanwhile_is_open_or_aborted(disk, log, a
         disk.write_checkpoints()
 
     storage = Storage(str(disk.root), filesystem=WatchedFiles("", abort, times=1000))
-    import_all(KafkaDirectory(storage), log, ["payments"], {})
+    import_all(KafkaDirectory(storage), log, ["payments"])
     must, may = partition.readable(log.topic("payments").offsets()[0][1])
     assert must.keys() <= set(offsets(log, "payments", isolation="read_committed")) <= may.keys()
     assert is_sound(log)
@@ -247,7 +247,6 @@ def test_an_import_reads_each_byte_of_a_log_once(disk, log):
         KafkaDirectory(Storage(str(disk.root), filesystem=files)),
         log,
         ["orders"],
-        {},
     )
     sizes = {path.name: path.stat().st_size for path in partition.directory.glob("*.log")}
     assert {name: size for name, size in files.bytes_read.items() if name.endswith(".log")} == sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from spark_segments import LogDir
@@ -9,7 +10,6 @@ from spark_segments.errors import UnknownTopicError
 from spark_segments.kafka.directory import KafkaDirectory
 from spark_segments.kafka.jobs import export_all
 from spark_segments.maintenance import compact, retain, roll, vacuum, verify
-from verification.long_runs.scenario import DEFAULTS
 from verification.simulation.judge import view
 from verification.simulation.scenario import TOPICS, Simulation
 from verification.simulation.world import Process, Violation
@@ -69,7 +69,9 @@ def export(simulation: Simulation, process: Process, log: Any, topic: str) -> No
         seen.append(log.topic(name).snapshot)
         return seen[-1]
 
-    _, error = simulation.attempt(process, lambda: export_all(log.storage, target, [topic], snapshot_of, DEFAULTS))
+    exported = copy(log)
+    exported.snapshot = snapshot_of
+    _, error = simulation.attempt(process, lambda: export_all(exported, target, [topic]))
     world, judge = simulation.world, simulation.judge
     if error is None:
         at = judge.topic(topic).versions.get(seen[-1].version)

@@ -17,7 +17,7 @@ from spark_segments.errors import (
     TopicExistsError,
 )
 from spark_segments.kafka.directory import KafkaDirectory
-from spark_segments.kafka.jobs import import_all
+from spark_segments.kafka.jobs import ImportPolicy, import_all
 from spark_segments.maintenance import erase, restore
 from verification.long_runs.model import KafkaStep
 from verification.long_runs.scenario import kafka_record, kafka_steps
@@ -200,7 +200,7 @@ def import_again(simulation: Simulation, process: Process) -> None:
 
         def work(source: Any = source) -> Any:
             directory = KafkaDirectory(source)
-            return import_all(directory, log, [IMPORTED], IMPORT_CONFIG)
+            return import_all(directory, log, [IMPORTED], ImportPolicy(overrides=IMPORT_CONFIG))
 
         found = attempt_import(simulation, process, work, broker)
         simulation.judge.counts[f"imports: {found}"] += 1

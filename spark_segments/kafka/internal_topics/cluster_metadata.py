@@ -23,7 +23,11 @@ from spark_segments.storage import Storage
 DIRECTORY = "__cluster_metadata-0"
 
 _FRAME_VERSION = 1
-_TOPIC, _CONFIG, _REMOVE_TOPIC = 2, 4, 9  # API keys
+_TOPIC = 2
+_CONFIG = 4
+_REMOVE_TOPIC = 9
+"""The API keys of the records that have settings."""
+
 _TOPIC_RESOURCE = 2
 _SNAPSHOT = re.compile(r"(?P<offset>\d{20})-\d{10}\.checkpoint")
 _LOG = re.compile(r"(?P<offset>\d{20})\.log")
@@ -38,7 +42,8 @@ def topic_configs(storage: Storage) -> dict[str, dict[str, str]] | None:
     logs: dict[int, str] = {}
     for info in storage.list(DIRECTORY):
         for pattern, files in ((_SNAPSHOT, snapshots), (_LOG, logs)):
-            if match := pattern.fullmatch(file_name(info)):
+            match = pattern.fullmatch(file_name(info))
+            if match:
                 files[int(match["offset"])] = info.path
     if not logs and not snapshots:
         return None
@@ -86,7 +91,9 @@ class _Cluster:
                 raise
 
     def _apply(self, record: MessageReader) -> None:
-        frame, key, _ = record.varint(), record.varint(), record.varint()
+        frame = record.varint()
+        key = record.varint()
+        record.varint()  # the version of the message: the fields that are read are the same in all
         if frame != _FRAME_VERSION:
             raise CorruptBatchError("A metadata record has another frame", expected=_FRAME_VERSION, found=frame)
         if key == _TOPIC:
@@ -96,11 +103,17 @@ class _Cluster:
         elif key == _REMOVE_TOPIC:
             self.topics.pop(self._names.pop(record.bytes(16), ""), None)
         elif key == _CONFIG:
-            kind = record.bytes(1)[0]
-            resource, name, value = record.string(), record.string(), record.string()
-            if kind == _TOPIC_RESOURCE and resource and name:
-                settings = self.topics.setdefault(resource, {})
-                if value is None:
-                    settings.pop(name, None)
-                else:
-                    settings[name] = value
+            self._apply_config(record)
+
+    def _apply_config(self, record: MessageReader) -> None:
+        kind = record.bytes(1)[0]
+        resource = record.string()
+        name = record.string()
+        value = record.string()
+        if kind != _TOPIC_RESOURCE or not resource or not name:
+            return
+        settings = self.topics.setdefault(resource, {})
+        if value is None:
+            settings.pop(name, None)
+        else:
+            settings[name] = value

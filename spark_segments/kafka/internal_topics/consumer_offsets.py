@@ -13,7 +13,8 @@ GroupOffsets = Mapping[str, Mapping[tuple[str, int], tuple[int, str]]]
 TOPIC = "__consumer_offsets"
 
 _NEWEST_KEY = 1  # of keys of positions
-_WITH_EPOCH, _FLEXIBLE = 3, 4  # versions of values: from the first on there is a leader epoch, the last has short sizes
+_WITH_EPOCH = 3  # from this version of values on there is a leader epoch
+_FLEXIBLE = 4  # this version of values has short sizes
 
 
 def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
@@ -41,7 +42,8 @@ def groups_of_records(records: Iterable[tuple[bytes, bytes]]) -> GroupOffsets:
 
 def _offset(fields: MessageReader) -> tuple[int, str]:
     """(offset, metadata) of an OffsetCommitValue."""
-    version, offset = fields.number(2), fields.number(8)
+    version = fields.number(2)
+    offset = fields.number(8)
     if version > _FLEXIBLE:
         raise ValueError(f"version {version}")
     fields.bytes(0 if version < _WITH_EPOCH else 4)

@@ -19,7 +19,8 @@ class MessageReader:
 
     def varint(self) -> int:
         """An unsigned varint."""
-        value = shift = 0
+        value = 0
+        shift = 0
         while True:
             byte = self.bytes(1)[0]
             value |= (byte & 0x7F) << shift

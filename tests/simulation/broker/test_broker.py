@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_segments.kafka import importing, partition
+from spark_segments.kafka import partition, segment_copier
 from spark_segments.kafka.import_landing import Landing
 from spark_segments.kafka.listing import Listing, base_offset, file_name
 from spark_segments.storage import Storage
@@ -65,15 +65,15 @@ def test_a_segment_that_a_cleaner_replaced_is_found(monkeypatch):
 @pytest.mark.proof
 def test_a_transaction_index_that_is_not_the_scans_is_found(monkeypatch):
     """Kafka's file is looked at again as it is copied, and left out where a marker came after the scan."""
-    with_transactions = importing._with_transactions
+    with_transactions = segment_copier._with_transactions
 
     def looked_at_again(source: Storage, target: Storage, row: Segment, copied: Segment, aborted: Any) -> Segment:
-        entries = parse_txn_index(importing._read(source, row.txn_index_path), path=row.txn_index_path)
+        entries = parse_txn_index(segment_copier._read(source, row.txn_index_path), path=row.txn_index_path)
         if len(entries) and int(entries.last_offset.max()) >= row.next_offset:
             return copied
         return with_transactions(source, target, row, copied, entries if len(entries) else aborted)
 
-    monkeypatch.setattr(importing, "_with_transactions", looked_at_again)
+    monkeypatch.setattr(segment_copier, "_with_transactions", looked_at_again)
     assert found("readers of committed records", 5)
 
 

@@ -129,7 +129,7 @@ class Run:
         done: list[dict[str, Any]] = []
         try:
             source = committed_directory(storage)
-            report = import_all(source, log, source.topics(), {})
+            report = import_all(source, log, source.topics())
             done = report.partitions
             self.counts["records copied"] += report.records_in
             self.counts["left"] += len(report.failed)
