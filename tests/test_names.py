@@ -17,7 +17,6 @@ NOT_NAMES = ("given", "known", "made", "said", "there", "wanted", "whole")
 
 STILL_USED = {
     "format": 6,
-    "replicas": 1,
 }
 """{room: how often}. Who sweeps a room lowers its number, or takes it out at 0."""
 

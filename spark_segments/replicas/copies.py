@@ -142,7 +142,8 @@ class Copier:
 
     def _copy_log(self, row: Segment, target_path: str) -> int:
         """Copies a .log, every batch of which is checked before it is written. Returns the CRC-32C of what was read."""
-        crc, pieces = 0, SegmentFile(self.source, row).windows(first_window_bytes=WINDOW_BYTES, as_written=True)
+        crc = 0
+        pieces = SegmentFile(self.source, row).windows(first_window_bytes=WINDOW_BYTES, as_written=True)
         first = list(itertools.islice(pieces, 1))  # where the file is gone, none is made
         with self.target.stream(target_path) as stream:
             for window in itertools.chain(first, pieces):
@@ -224,7 +225,8 @@ class Copier:
         crc = crc_of_file(self.target, path, size) if rows[0].is_shared else 0
         for row in rows:
             here = dataclasses.replace(row, path=path)
-            batches = records = 0
+            batches = 0
+            records = 0
             for window in SegmentFile(self.target, here).windows(first_window_bytes=WINDOW_BYTES, as_written=True):
                 batches += len(window.batches)
                 records += sum(int(part.batches.count.sum()) for part in opened(window))

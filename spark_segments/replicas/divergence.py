@@ -88,7 +88,8 @@ def _seems_parted(follower: Snapshot, leader: Snapshot) -> bool:
         return False
     theirs = {row.partition: LeaderEpochs.of(row) for row in leader.partition_rows}
     for row in follower.partition_rows:
-        ours, others = LeaderEpochs.of(row), theirs.get(row.partition)
+        ours = LeaderEpochs.of(row)
+        others = theirs.get(row.partition)
         if others is None:
             continue
         if epoch_difference(ours, others, row.log_start_offset, row.log_end_offset) is not None:

@@ -89,7 +89,8 @@ class FollowerVersion:
         row is being deleted, or the file came back after the row was dropped. Where the topic led here, any may be such
         a path.
         """
-        live, rows = _live_rows(leader.snapshot, partitions), _all_rows(self, partitions)
+        live = _live_rows(leader.snapshot, partitions)
+        rows = _all_rows(self, partitions)
         usable = _as_at_leader(_usable(rows), live)
         missing = row_tables.without(live, usable)
         paths = missing.column("path")
@@ -114,40 +115,13 @@ class FollowerVersion:
         """
         before = self.snapshot
         version = leader.snapshot
-        live = _live_rows(version, among)
-        here = _usable(_all_rows(self, among))
-        usable = _as_at_leader(here, live)
-        index = pc.index_in(row_tables.keys(live), row_tables.keys(usable).combine_chunks()).combine_chunks()
-        missing = pc.is_null(index)
-        shared = live.filter(pc.invert(missing))
-        own = here.take(index.drop_null())
-        moved = row_tables.with_column(shared, "path", own.column("path"))
-        changed = pc.invert(are_alike(moved, own))
-        gone = pc.invert(pc.is_in(row_tables.keys(usable), row_tables.keys(live).combine_chunks()))
-        leaving = row_tables.live(here.filter(gone))
-        added = live.filter(missing)
-        copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
-        added = row_tables.with_column(added, "path", copied)
-        fresh = before is None or _is_made_anew(version, before)
-        new_erasures, erasures = _erasures(version, None if fresh else before)
-        removed = row_tables.removed(leaving, now_ms)
-        if new_erasures:
-            out = pa.concat_tables([removed, row_tables.in_states(here, Segment.REMOVED)])
-            by_history = any(erasure.history for erasure in new_erasures)
-            removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
-        replaced = pa.concat_tables([moved.filter(changed), removed])
-        after = [row_tables.without(row_tables.live(here), replaced), row_tables.live(replaced), added]
-        Change.check_mirrored(version, live, pa.concat_tables(after))
+        is_fresh = before is None or _is_made_anew(version, before)
+        new_erasures, erasures = _erasures(version, None if is_fresh else before)
+        added, replaced = self._changed_segments(version, paths, now_ms, among, new_erasures)
         partitions = version.partitions
-        if before is not None and not fresh:
+        if before is not None and not is_fresh:
             partitions = _changed(partitions, before.partitions)
-        known_transactions = set() if fresh else set(self.transactions)
-        transactions = [
-            transaction
-            for transaction in leader.transactions
-            if transaction not in known_transactions
-            and (transaction.key is None or transaction.version >= self.keys_from_ms)
-        ]
+        transactions = self._new_transactions(leader, is_fresh=is_fresh)
         topic = TopicRow(
             version.topic_id,
             version.config,
@@ -169,6 +143,56 @@ class FollowerVersion:
         )
         is_more = not same_topic or any(map(len, (added, replaced, partitions, transactions)))
         return change, is_more
+
+    def _changed_segments(
+        self,
+        version: Snapshot,
+        paths: Mapping[str, str],
+        now_ms: int,
+        among: set[int] | None,
+        new_erasures: Sequence[Erasure],
+    ) -> tuple[pa.Table, pa.Table]:
+        """(the rows to add, the rows to replace), so that the live rows here are the leader's at a version.
+
+        leader   |==a==|==b==|==c'==|==d==|
+        here     |==a==|==b==|==c===|        and x, which the leader has no more
+        change    c replaced by c', with the path here; x removed; d added
+        """
+        live = _live_rows(version, among)
+        here = _usable(_all_rows(self, among))
+        usable = _as_at_leader(here, live)
+        index = pc.index_in(row_tables.keys(live), row_tables.keys(usable).combine_chunks()).combine_chunks()
+        missing = pc.is_null(index)
+        shared = live.filter(pc.invert(missing))
+        own = here.take(index.drop_null())
+        moved = row_tables.with_column(shared, "path", own.column("path"))
+        changed = pc.invert(are_alike(moved, own))
+        gone = pc.invert(pc.is_in(row_tables.keys(usable), row_tables.keys(live).combine_chunks()))
+        leaving = row_tables.live(here.filter(gone))
+        added = live.filter(missing)
+        copied = pa.array([paths[path] for path in added.column("path").to_pylist()], pa.string())
+        added = row_tables.with_column(added, "path", copied)
+        removed = row_tables.removed(leaving, now_ms)
+        if new_erasures:
+            out = pa.concat_tables([removed, row_tables.in_states(here, Segment.REMOVED)])
+            by_history = any(erasure.history for erasure in new_erasures)
+            removed = _gone_as_at_leader(out, version.source.read(among), leaving.num_rows, by_history=by_history)
+        replaced = pa.concat_tables([moved.filter(changed), removed])
+        # What the follower has after this change, put together again from the change: it must be what the leader has.
+        after = [row_tables.without(row_tables.live(here), replaced), row_tables.live(replaced), added]
+        Change.check_mirrored(version, live, pa.concat_tables(after))
+        return added, replaced
+
+    def _new_transactions(self, leader: LeaderVersion, *, is_fresh: bool) -> list[Transaction]:
+        """The leader's transactions that are not here, but for idempotency keys that are so old that the follower has
+        forgotten them: added again, each run would add them.
+        """
+        existing = set() if is_fresh else set(self.transactions)
+        return [
+            transaction
+            for transaction in leader.transactions
+            if transaction not in existing and (transaction.key is None or transaction.version >= self.keys_from_ms)
+        ]
 
     def commit(self, manifest: Manifest, change: Change) -> int | None:
         """The version that the commit of a plan's change made. None where the follower is not what the change was made

@@ -76,7 +76,8 @@ def mirror_groups(
     `positions`: read at the leader before the topics were mirrored. Positions in other topics do not change. Neither do
     positions in a topic whose promotion has begun, since its readers go on here.
     """
-    snapshots = {topic: snapshot for topic in topics if _follows(snapshot := target.snapshot(topic))}
+    topic_snapshots = {topic: target.snapshot(topic) for topic in topics}
+    snapshots = {topic: snapshot for topic, snapshot in topic_snapshots.items() if _follows(snapshot)}
     changed: set[str] = set()
     errors: dict[str, SegmentsError] = {}
     for group, rows in positions.items():
@@ -91,24 +92,38 @@ def mirror_groups(
             theirs: dict[tuple[str, int], Position] = theirs,
             group: str = group,
         ) -> dict[tuple[str, int], Position] | None:
-            differ = {key[0] for key in here.keys() | theirs.keys() if here.get(key) != theirs.get(key)}
-            # The topics are read after the positions: where a topic is promoted later and a reader commits, the
-            # positions have changed by then, and the plan is made again.
-            moved = {
-                topic for topic in differ & snapshots.keys() if _follows(target.manifest(topic).snapshot(deleted=True))
-            }
-            changed.discard(group)
-            if not moved:
-                return None
-            changed.add(group)
-            kept = {key: position for key, position in here.items() if key[0] not in moved}
-            return kept | {key: position for key, position in theirs.items() if key[0] in moved}
+            mirrored = _mirrored_positions(target, snapshots.keys(), here, theirs)
+            changed.discard(group)  # of a try before that another commit outran
+            if mirrored is not None:
+                changed.add(group)
+            return mirrored
 
         try:
             Group(target, group).update(plan, made_by=rows.made_by)
         except SegmentsError as error:
             errors[group] = error
     return len(changed - errors.keys()), errors
+
+
+def _mirrored_positions(
+    target: LogDirectory,
+    topics: Collection[str],
+    here: dict[tuple[str, int], Position],
+    theirs: dict[tuple[str, int], Position],
+) -> dict[tuple[str, int], Position] | None:
+    """A group's positions `here` with those of the leader in these topics; None: they do not change.
+
+    The topics are read after the positions: where a topic is promoted later and a reader commits, the positions have
+    changed by then, and the plan is made again.
+    """
+    differ = {key[0] for key in here.keys() | theirs.keys() if here.get(key) != theirs.get(key)}
+    moved_topics = {
+        topic for topic in differ if topic in topics and _follows(target.manifest(topic).snapshot(deleted=True))
+    }
+    if not moved_topics:
+        return None
+    kept = {key: position for key, position in here.items() if key[0] not in moved_topics}
+    return kept | {key: position for key, position in theirs.items() if key[0] in moved_topics}
 
 
 def _follows(snapshot: Snapshot) -> bool:

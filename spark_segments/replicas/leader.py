@@ -125,6 +125,8 @@ class Leader:
                 found="the state demoted",
                 hint=f"Mirror {self.uri} into an empty log directory",
             )
+        # A number alone names no version: a log directory that a backup brought back counts on from an older one, and
+        # the follower would pass for a past state of other records. The commit's id names it.
         version = role.source.version
         facts = self.manifest.facts(version) if version <= latest.version else None
         if facts is not None and facts.commit_id == role.source.commit_id:
@@ -166,7 +168,8 @@ def are_alike(table: pa.Table, other: pa.Table) -> pa.ChunkedArray:
     """bool[rows]: which rows are equal in all columns, lists aside."""
 
     def same(name: str) -> pa.ChunkedArray:
-        mine, theirs = table.column(name), other.column(name)
+        mine = table.column(name)
+        theirs = other.column(name)
         equal = pc.fill_null(pc.equal(mine, theirs), False)
         return pc.or_(equal, pc.and_(pc.is_null(mine), pc.is_null(theirs)))
 

@@ -24,6 +24,8 @@ from spark_segments.signed_lists.checksum_list import write_checksums
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_segments.log import Positions
+
 _COUNTS = ("commits", "jumps", "files")
 
 
@@ -58,7 +60,8 @@ def mirror(
     Raises UnknownTopicError for a name that is no topic of either; LogDirError where both are the same log directory,
     or Kafka wrote either.
     """
-    source, target = leader, log
+    source = leader
+    target = log
     check_places(source, target)
     report = Report("mirror", dry_run)
     leader_topics = {*source.directories()}
@@ -71,7 +74,10 @@ def mirror(
         _note_lags(report, source, target, all_names)
         return report.finish()
     # Before the topics: no position is beyond what these get.
-    positions, unread = positions_of_all(source) if groups else ({}, {})
+    positions: dict[str, Positions] = {}
+    unread: dict[str, SegmentsError] = {}
+    if groups:
+        positions, unread = positions_of_all(source)
     mirrors = _mirrored(source, target, names, spark, progress, report)
     if groups:
         followers = {topic for topic in target.topics() if topic in names} - {line["topic"] for line in report.failed}
@@ -79,14 +85,22 @@ def mirror(
         for group, why in (unread | unwritten).items():
             report.warn(f"The positions of group {group} were not mirrored: {why}")
     if checksums is not None:
-        copied = {file.path: file for topic_mirror in mirrors for file in topic_mirror.files}
-        snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
-        write_checksums(target.storage, snapshots, checksums, copied, spark)
+        _write_checksums(target, mirrors, checksums, spark)
     for topic in lost_leaders(source, target, leader_topics, topics):
         report.warn(
             f"Topic {topic} is not in {source.uri} any more, not even as a deleted topic: its follower is kept as it is"
         )
     return report.finish()
+
+
+def _write_checksums(
+    target: LogDirectory, mirrors: Sequence[TopicMirror], path: Path, spark: SparkSession | None
+) -> None:
+    """Writes the list of the checksums of the followers' files. What was copied just now is not read again."""
+    names = {topic_mirror.topic for topic_mirror in mirrors}
+    copied = {file.path: file for topic_mirror in mirrors for file in topic_mirror.files}
+    snapshots = [target.snapshot(topic) for topic in target.topics() if topic in names]
+    write_checksums(target.storage, snapshots, path, copied, spark)
 
 
 def _mirrored(
@@ -228,6 +242,7 @@ def lost_leaders(
 
 
 def _note(report: Report, mirrored: TopicMirror, error: SegmentsError | None) -> None:
+    """Adds a topic's line to the report."""
     counts = mirrored.counts
     report.count(**{name: counts[name] for name in _COUNTS})
     if error is not None:
@@ -238,20 +253,25 @@ def _note(report: Report, mirrored: TopicMirror, error: SegmentsError | None) ->
             f"The accounts of keys at {mirrored.source.uri} do not name the follower {mirrored.target.uri} of topic "
             f"{mirrored.topic}, since no note can be left there: {mirrored.not_told}"
         )
-    behind: dict[str, Any] = {}
+    figures: dict[str, Any] = {name: counts[name] for name in _COUNTS}
     try:
         snapshot = mirrored.target.manifest(mirrored.topic).snapshot(deleted=True)
         if not role_of(snapshot).is_follower:  # it was promoted since, and has no lag
             report.add(mirrored.topic, None, "promoted")
             return
         lag = lag_of(Leader(mirrored.source.manifest(mirrored.topic), mirrored.source.uri), snapshot)
-        behind = {"version": snapshot.version} | lag.to_dict()
+        figures |= {"version": snapshot.version} | lag.to_dict()
     except UnknownTopicError:  # it was deleted before it was ever mirrored
         return
     except (SegmentsError, FileNotFoundError) as why:  # what was mirrored is mirrored all the same
         report.warn(f"Nobody knows how far topic {mirrored.topic} is behind: {failure_of(why)}")
-    line: dict[str, Any] = {"records_in": counts["records"], "records_out": counts["records"]}
-    line |= {"bytes_in": counts["bytes_read"], "bytes_out": counts["bytes"]}
-    line |= {name: counts[name] for name in _COUNTS} | behind
-    action = "mirrored" if counts["commits"] else "in step"
-    report.add(mirrored.topic, None, action, **line)
+    report.add(
+        mirrored.topic,
+        None,
+        "mirrored" if counts["commits"] else "in step",
+        records_in=counts["records"],
+        records_out=counts["records"],
+        bytes_in=counts["bytes_read"],
+        bytes_out=counts["bytes"],
+        **figures,
+    )

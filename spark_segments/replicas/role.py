@@ -6,13 +6,11 @@ Which commits a role allows is the core's (log/manifest/role.py): every commit a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from spark_segments.errors import LogDirError
-
-if TYPE_CHECKING:
-    from spark_segments.log import Snapshot
+from spark_segments.log import Change, Snapshot
 
 _STATES = (
     "role", "role_epoch", "promotion_token", "fence_token", "fence_version", "leader_uri", "former_uri", "source_uri",
@@ -64,8 +62,12 @@ class Role:
         try:
             source = None
             if states.get("role") == Role.FOLLOWER:
-                version, committed_ms = int(states["source_version"]), int(states["source_committed_ms"])
-                source = SourceVersion(states["source_uri"], version, states["source_commit_id"], committed_ms)
+                source = SourceVersion(
+                    states["source_uri"],
+                    int(states["source_version"]),
+                    states["source_commit_id"],
+                    int(states["source_committed_ms"]),
+                )
             return cls(
                 states.get("role", Role.LEADER),
                 int(states.get("role_epoch", 0)),
@@ -124,3 +126,8 @@ class Role:
 def role_of(snapshot: Snapshot) -> Role:
     """The role of a topic at a version."""
     return Role.of(snapshot.states)
+
+
+def with_role(operation: str, snapshot: Snapshot, role: Role) -> Change:
+    """The change that gives a topic a role."""
+    return Change(operation, topic=replace(snapshot.topic_row, states=role.given_to(snapshot.states)))

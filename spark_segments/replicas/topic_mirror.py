@@ -103,8 +103,9 @@ class TopicMirror:
         if here is None or not follower.is_follower:
             return None
         if self.lineage is None or self.lineage[0] != here.version:  # it may follow another leader by now
-            latest = leader.manifest.snapshot(deleted=True) if latest is None else latest
-            self.lineage = here.version, leader.check_lineage(here, latest)
+            if latest is None:
+                latest = leader.manifest.snapshot(deleted=True)
+            self.lineage = (here.version, leader.check_lineage(here, latest))
         return self.lineage[1]
 
     def _steps(
@@ -123,7 +124,8 @@ class TopicMirror:
                 if step is not None:
                     yield step, False
                 elif self.reached is not None and self.reached[0] == number - 1:
-                    self.reached = number, self.reached[1]
+                    # A version that changed nothing of the log: the follower equals it, too.
+                    self.reached = (number, self.reached[1])
             else:
                 yield latest, False
                 return
@@ -134,7 +136,7 @@ class TopicMirror:
         """Makes the follower the leader's version. False where another commit came first: it is planned again then."""
         follower = FollowerVersion.of(self._manifest)
         lineage = self._checked_lineage(leader, follower)
-        if self._has(follower, version, lineage):
+        if _has(follower, version, lineage):
             self.copied.clear()  # another mirror was quicker, and its files may be on their way out again
             return True
         self._check_follower(follower, version.snapshot, lineage, is_jump=is_jump)
@@ -153,8 +155,8 @@ class TopicMirror:
         follower_version = follower.commit(self._manifest, change)
         if follower_version is None:
             return False
-        self.reached = version.snapshot.version, follower_version
-        self.lineage = follower_version, Lineage(version.snapshot.version, is_certain=True)
+        self.reached = (version.snapshot.version, follower_version)
+        self.lineage = (follower_version, Lineage(version.snapshot.version, is_certain=True))
         self.is_deleting |= deletes_files(change)
         self._tell_leader()
         self.counts["commits"] += 1
@@ -191,19 +193,6 @@ class TopicMirror:
     @property
     def _manifest(self) -> Manifest:
         return self.target.manifest(self.topic)
-
-    @staticmethod
-    def _has(follower: FollowerVersion, version: LeaderVersion, lineage: Lineage | None) -> bool:
-        """Whether the follower is the leader's version, or a later one. A topic that was deleted needs no follower."""
-        if follower.snapshot is None:
-            return version.snapshot.deleted_ms is not None
-        if lineage is None:
-            return False
-        if follower.snapshot.topic_id == version.snapshot.topic_id:
-            return lineage.version >= version.snapshot.version
-        # Another mirror may have brought the topic that was made after this one. Where nobody knows that, the same
-        # version may be in another table.
-        return lineage.version > version.snapshot.version
 
     def _check_follower(
         self, follower: FollowerVersion, leader: Snapshot, lineage: Lineage | None, *, is_jump: bool
@@ -295,3 +284,16 @@ def _returned(leader: Leader, follower: FollowerVersion, latest: Snapshot, linea
     if not any(end for _, end in here.offset_bounds().values()):
         return frozenset()  # it never had a file
     return leader.returned_since(lineage.version, latest)
+
+
+def _has(follower: FollowerVersion, version: LeaderVersion, lineage: Lineage | None) -> bool:
+    """Whether the follower is the leader's version, or a later one. A topic that was deleted needs no follower."""
+    if follower.snapshot is None:
+        return version.snapshot.deleted_ms is not None
+    if lineage is None:
+        return False
+    if follower.snapshot.topic_id == version.snapshot.topic_id:
+        return lineage.version >= version.snapshot.version
+    # Another mirror may have brought the topic that was made after this one. Where nobody knows that, the same
+    # version may be in another table.
+    return lineage.version > version.snapshot.version

@@ -12,7 +12,7 @@ from spark_segments import LogDir
 from spark_segments.difference import epoch_difference
 from spark_segments.log.segment.leader_epochs import LeaderEpochs
 from spark_segments.maintenance import roll
-from spark_segments.replicas.role_changes import followed_by
+from spark_segments.replicas.promote import followed_by
 from verification.world.kafka_bytes.segment_bytes import batches_of
 from verification.world.manifest_rows import Change, Partition
 

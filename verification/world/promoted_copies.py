@@ -12,7 +12,8 @@ from spark_segments import LogDir
 from spark_segments.log.manifest.files.delta.delta_log import DeltaLog
 from spark_segments.log.manifest.rows import Partition
 from spark_segments.maintenance import mirror, verify
-from spark_segments.replicas.promote import STEPS, Promotion
+from spark_segments.replicas.former_leader import PromotionOptions
+from spark_segments.replicas.promote import STEPS, Promotion, PromotionResult
 from spark_segments.replicas.topic_mirror import TopicMirror
 from verification.world.opened import opened
 
@@ -95,9 +96,9 @@ def epochs(log: LogDir, partition: int = 0) -> tuple[tuple[int, int], ...]:
     return log.topic(TOPIC).snapshot.partition(partition).leader_epochs
 
 
-def promote_topic(log: LogDir, topic: str, former: LogDir | str | None = None, **options: Any) -> Promotion:
+def promote_topic(log: LogDir, topic: str, former: LogDir | str | None = None, **options: Any) -> PromotionResult:
     """Promotes a topic of a log directory."""
-    return Promotion(log, topic, former, **options).run()
+    return Promotion(log, topic, PromotionOptions(former, **options)).run()
 
 
 def taken_away(log: LogDir) -> Path:
