@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from spark_segments.kafka_protocol.capturing.capture import capture
     from spark_segments.kafka_protocol.capturing.capture_options import CaptureOptions
     from spark_segments.kafka_protocol.replaying.rehashing import Partitions
-    from spark_segments.kafka_protocol.replaying.replay import ReplayOptions, replay
+    from spark_segments.kafka_protocol.replaying.replay import replay
+    from spark_segments.kafka_protocol.replaying.replay_options import ReplayOptions
 
 __all__ = ["CaptureOptions", "Partitions", "ReplayOptions", "capture", "replay"]
 

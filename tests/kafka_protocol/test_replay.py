@@ -22,8 +22,9 @@ from spark_segments.errors import InvalidOptionError, InvalidRecordError, Offset
 from spark_segments.format.batches import scan_batches
 from spark_segments.kafka_protocol import CaptureOptions, Partitions, ReplayOptions, capture, replay
 from spark_segments.kafka_protocol.replaying import replay as replaying
-from spark_segments.kafka_protocol.replaying.renaming import Renaming
+from spark_segments.kafka_protocol.replaying import replayed_topic
 from spark_segments.kafka_protocol.replaying.replay import Replay
+from spark_segments.kafka_protocol.replaying.replay_plan import Renaming
 from spark_segments.kafka_protocol.replaying.schema_ids import Framed
 from spark_segments.kafka_protocol.replaying.target import TargetCluster, TargetError, TargetTopic
 from tests.values.registry_server import RegistryServer
@@ -128,7 +129,7 @@ def test_a_replay_that_was_ended_goes_on_and_sends_nothing_twice(broker, log, na
     options = ReplayOptions(name=name, idempotent=idempotent)
     monkeypatch.setattr(replaying, "TargetCluster", AsKafka)
     monkeypatch.setattr(replaying, "_PIECE_RECORDS", 7)
-    monkeypatch.setattr(replaying, "TRANSACTION_BYTES", 40)
+    monkeypatch.setattr(replayed_topic, "TRANSACTION_BYTES", 40)
 
     class EndedError(BaseException):
         pass
@@ -302,7 +303,7 @@ def test_records_go_by_their_keys_to_another_number_of_partitions(
 ):
     monkeypatch.setattr(replaying, "TargetCluster", WithMetadata)
     monkeypatch.setattr(replaying, "_PIECE_RECORDS", 7)
-    monkeypatch.setattr(replaying, "TRANSACTION_BYTES", 40)
+    monkeypatch.setattr(replayed_topic, "TRANSACTION_BYTES", 40)
     make_topic(broker, name, count_there)
     options = ReplayOptions(name=name, partitions=Partitions.REHASH, groups=["readers"])
 

@@ -115,7 +115,8 @@ def replay(
     """
     try:
         from spark_segments.kafka_protocol.client_settings import settings_of_file
-        from spark_segments.kafka_protocol.replaying.replay import Replay, ReplayOptions
+        from spark_segments.kafka_protocol.replaying.replay import Replay
+        from spark_segments.kafka_protocol.replaying.replay_options import ReplayOptions
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Commands of Kafka's protocol", str(error.name)) from error
 

@@ -38,7 +38,8 @@ class SchemaIds:
     """What `check` needs of a batch."""
 
     def __init__(self, source: Registry, target: Registry, framed: Framed) -> None:
-        self._source, self._target = source, target
+        self._source = source
+        self._target = target
         self._columns = ("key", "value") if framed is Framed.BOTH else (framed.value,)
         self._wanted: set[int] = set()
         self._ids: dict[int, int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -54,7 +54,10 @@ class TargetCluster:
         self, servers: str, settings: Mapping[str, str], name: str, timeout_seconds: float, *, idempotent: bool = False
     ) -> None:
         """`idempotent`: without transactions; the positions are committed by themselves."""
-        self._servers, self._name, self._timeout, self._idempotent = servers, name, timeout_seconds, idempotent
+        self._servers = servers
+        self._name = name
+        self._timeout = timeout_seconds
+        self._idempotent = idempotent
         self._options: dict[str, Any] = {**librdkafka_options(settings), "bootstrap.servers": servers, **_QUIET}
         self._admin = self._client(_admin.AdminClient, self._options)
         self._group = self._consumer(name)
@@ -108,25 +111,38 @@ class TargetCluster:
     def topics(self, names: list[str]) -> dict[str, TargetTopic]:
         """The existing topics of these names."""
         with self._asking("its topics cannot be read"):
+            # Who nobody has reached yet is given less time: a wrong address is to be an error soon.
             reach_seconds = self._timeout if self._is_reached else min(self._timeout, REACH_SECONDS)
-            topics_there = self._admin.list_topics(timeout=reach_seconds).topics
+            cluster_topics = self._admin.list_topics(timeout=reach_seconds).topics
             self._is_reached = True
-            partitions = {name: sorted(topics_there[name].partitions) for name in names if name in topics_there}
-            asked = {
-                TopicPartition(name, n): admin.OffsetSpec.latest() for name, some in partitions.items() for n in some
-            }
-            if not asked:
+            partitions = {name: sorted(cluster_topics[name].partitions) for name in names if name in cluster_topics}
+            if not any(partitions.values()):
                 return {}
-            level = IsolationLevel.READ_UNCOMMITTED
-            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._timeout)
-            ends = {(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
-            resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in partitions]
-            told = self._admin.describe_configs(resources, request_timeout=self._timeout)
-            configs = {
-                topic.name: {setting.name: setting.value for setting in answer.result().values()}
-                for topic, answer in told.items()
-            }
-        return {name: TargetTopic({n: ends[name, n] for n in some}, configs[name]) for name, some in partitions.items()}
+            ends = self._log_ends(partitions)
+            configs = self._configs(partitions)
+        return {
+            name: TargetTopic({number: ends[name, number] for number in numbers}, configs[name])
+            for name, numbers in partitions.items()
+        }
+
+    def _log_ends(self, partitions: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], int]:
+        """{(topic, partition): its log end}, open transactions included: other records there must be seen."""
+        asked = {
+            TopicPartition(name, number): admin.OffsetSpec.latest()
+            for name, numbers in partitions.items()
+            for number in numbers
+        }
+        level = IsolationLevel.READ_UNCOMMITTED
+        answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._timeout)
+        return {(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
+
+    def _configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        resources = [admin.ConfigResource(admin.ResourceType.TOPIC, name) for name in names]
+        answers = self._admin.describe_configs(resources, request_timeout=self._timeout)
+        return {
+            topic.name: {setting.name: setting.value for setting in answer.result().values()}
+            for topic, answer in answers.items()
+        }
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Makes a topic, with as many replicas as the cluster has by default."""
@@ -181,7 +197,7 @@ class TargetCluster:
         if self._idempotent:
             return
         with self._asking("no transactions can be made"):
-            self._again(lambda: self.producer.init_transactions(self._timeout))
+            _again(lambda: self.producer.init_transactions(self._timeout))
 
     @property
     def producer(self) -> Producer:
@@ -206,21 +222,24 @@ class TargetCluster:
         if self._idempotent:
             self._move(self._group, self._name, positions)
             return
-        moved = _partitions(positions)
+        offsets = _partitions(positions)
         with self._asking("a transaction cannot be committed"):
             group = self._group.consumer_group_metadata()
-            self._again(lambda: self.producer.send_offsets_to_transaction(moved, group, self._timeout))
-            self._again(lambda: self.producer.commit_transaction(self._timeout))
+            _again(lambda: self.producer.send_offsets_to_transaction(offsets, group, self._timeout))
+            _again(lambda: self.producer.commit_transaction(self._timeout))
 
-    @staticmethod
-    def _again(ask: Callable[[], Any]) -> None:
-        for left in reversed(range(_TRIES)):
-            try:
-                ask()
-                return
-            except KafkaException as error:
-                if not left or not error.args[0].retriable():
-                    raise
+
+def _again(ask: Callable[[], Any]) -> None:
+    """Asks again what librdkafka says may be asked again, as often as it takes, up to _TRIES. What it does not say so
+    of may have happened: asked again, a transaction would be sent twice.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            ask()
+            return
+        except KafkaException as error:
+            if not tries_left or not error.args[0].retriable():
+                raise
 
 
 def _partitions(offsets: Mapping[tuple[str, int], tuple[int, str]]) -> list[TopicPartition]:
