@@ -24,7 +24,9 @@ class RateLimit:
     ) -> None:
         if bytes_a_second is not None and bytes_a_second <= 0:
             raise InvalidOptionError("Not a rate", expected="bytes a second above 0", found=bytes_a_second)
-        self._rate, self._clock, self._sleep = bytes_a_second, clock, sleep
+        self._rate = bytes_a_second
+        self._clock = clock
+        self._sleep = sleep
         self._free_at = clock()
 
     def spend(self, size: int) -> None:

@@ -27,6 +27,7 @@ from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.kafka_protocol.serving.credentials import MECHANISMS, Users
 from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.server import Server
+from spark_segments.kafka_protocol.serving.server_options import ServerOptions
 from spark_segments.kafka_protocol.serving.views import Views
 from verification.kafka_protocol.requests import answered, request
 from verification.kafka_protocol.serving import consumer, expected, records, self_signed, serving, text, with_a_hole
@@ -470,7 +471,7 @@ def test_clients_that_send_nothing_or_take_nothing_are_ended(log, tmp_path, is_e
 
 def test_other_machines_ask_for_tls_and_users(log):
     with pytest.raises(InvalidOptionError, match="--insecure"):
-        Server(Views(log), host="0.0.0.0")
+        Server(Views(log), ServerOptions(host="0.0.0.0"))
 
 
 @pytest.mark.cases(3)

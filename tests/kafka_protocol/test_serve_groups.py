@@ -22,7 +22,8 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient
 
 from spark_segments import LogDir
-from spark_segments.kafka_protocol.serving.coordinator import Coordinator, JoinRequest, RefusedError
+from spark_segments.kafka_protocol.serving.coordinator import Coordinator
+from spark_segments.kafka_protocol.serving.group_members import JoinRequest, RefusedError
 from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.server import Server
 from spark_segments.log.groups.group_files import content_of

@@ -12,6 +12,7 @@ import numpy as np
 from spark_segments import LogDir
 from spark_segments.errors import MissingFileError
 from spark_segments.kafka_protocol.serving.server import Server
+from spark_segments.kafka_protocol.serving.server_options import ServerOptions
 from spark_segments.kafka_protocol.serving.views import ServedTopic, Views
 from spark_segments.log.reading.verbatim import FetchedBatches
 
@@ -91,7 +92,7 @@ class PlayedViews(Views):
 @contextmanager
 def playing(views: Views) -> Iterator[str]:
     """The address of a server of these views."""
-    with Server(views, port=0) as server:
+    with Server(views, ServerOptions(port=0)) as server:
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         yield f"127.0.0.1:{server.port}"

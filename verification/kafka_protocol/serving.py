@@ -21,7 +21,9 @@ from cryptography.x509.oid import NameOID
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol import capture
+from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.server import Server
+from spark_segments.kafka_protocol.serving.server_options import ServerOptions
 from spark_segments.kafka_protocol.serving.views import Views
 from verification.world.clock import PATIENCE_SECONDS
 from verification.world.stores.memory_store import memory_log
@@ -32,10 +34,15 @@ Record = tuple[int, str | None, str | None, list[tuple[str, str | None]]]
 
 @contextmanager
 def serving(
-    log: LogDir, interval_seconds: float = 0.02, shown: Mapping[str, Any] | None = None, **options: Any
+    log: LogDir,
+    interval_seconds: float = 0.02,
+    shown: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    **options: Any,
 ) -> Iterator[Server]:
     """The server of a log directory, on a free port of this machine. `shown`: which versions of its topics."""
-    with Server(Views(log, interval_seconds=interval_seconds, **shown or {}), port=0, **options) as server:
+    views = Views(log, interval_seconds=interval_seconds, **shown or {})
+    with Server(views, ServerOptions(port=0, **options), limits) as server:
         thread = threading.Thread(target=server.serve, daemon=True)
         thread.start()
         yield server

@@ -105,6 +105,7 @@ def serve(
         from spark_segments.kafka_protocol.serving.credentials import Users
         from spark_segments.kafka_protocol.serving.limits import Limits
         from spark_segments.kafka_protocol.serving.server import Server
+        from spark_segments.kafka_protocol.serving.server_options import ServerOptions
         from spark_segments.kafka_protocol.serving.views import Views
     except ModuleNotFoundError as error:
         raise MissingExtraError("kafka", "Commands of Kafka's protocol", str(error.name)) from error
@@ -120,8 +121,7 @@ def serve(
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_FewLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(asctime)s %(message)s")
-    server = Server(
-        views,
+    options = ServerOptions(
         host=listener.host,
         port=listener.port,
         advertised=None if listener.advertised is None else _address(listener.advertised),
@@ -129,8 +129,8 @@ def serve(
         users=None if access.users is None else Users.of_file(str(access.users)),
         insecure=access.insecure,
         groups=groups,
-        limits=limits,
     )
+    server = Server(views, options, limits)
     with server:
         print(f"Serving {location.log_dir} at {listener.host}:{server.port} until Ctrl-C", flush=True)
         ended = threading.Event()

@@ -20,8 +20,9 @@ from spark_segments.kafka_protocol.serving.read_ahead import FileRange
 from spark_segments.storage.local import OpenFile
 
 if TYPE_CHECKING:
-    from spark_segments.kafka_protocol.serving.call import Call
+    from spark_segments.kafka_protocol.serving.api_call import Call
     from spark_segments.kafka_protocol.serving.credentials import Login
+    from spark_segments.kafka_protocol.serving.parked import ParkedCall
 
 _BUFFERS = 1024  # that one call to the system takes
 _MORE = getattr(socket, "MSG_MORE", 0)  # where the system knows it, a head waits for what follows
@@ -52,18 +53,21 @@ class Connection:
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.number = client.fileno()
-        self.address, self.owner = address, owner_of(address)
+        self.address = address
+        self.owner = owner_of(address)
         host, port = client.getsockname()[:2]
-        self.reached_at = str(host), int(port)
+        self.reached_at = (str(host), int(port))
         """This end: where the client came to."""
         self.is_encrypted = tls is not None
         if tls is not None:
             client = tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
-        self.socket, self.login = client, login
+        self.socket = client
+        self.login = login
         self.call: Call | None = None
         self.is_watched = False
-        self.parked: list[Any] = []  # where its request waits
-        self._limits, self._memory = limits, memory
+        self.parked: ParkedCall | None = None  # where its request waits
+        self._limits = limits
+        self._memory = memory
         self._greets = self.is_encrypted
         self._held = 0
         self._input = bytearray()
@@ -127,7 +131,8 @@ class Connection:
             except _NOT_NOW:
                 return None
             self._greets = False
-        while (request := self._request()) is None:
+        request = self._request()
+        while request is None:
             try:
                 data = self.socket.recv(FREE_BYTES)
             except _NOT_NOW:
@@ -141,6 +146,7 @@ class Connection:
                     "Requests under way leave no memory for this one", found=f"{len(self._input)} bytes"
                 )
             self._input += data
+            request = self._request()
         return request
 
     @property
@@ -171,7 +177,9 @@ class Connection:
     def send(self, buffers: Sequence[Any]) -> bool:
         """Sends buffers and ranges of files, none copied where the connection is not encrypted. As `resume`."""
         size = 0
-        self._output, self._at, self._sent_bytes = [], 0, 0
+        self._output = []
+        self._at = 0
+        self._sent_bytes = 0
         for buffer in buffers:
             size += len(buffer)
             if isinstance(buffer, FileRange):
@@ -235,7 +243,8 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection, and gives back what it held."""
-        self._output, self._input = [], bytearray()
+        self._output = []
+        self._input = bytearray()
         self.hold(0)
         self.socket.close()
 

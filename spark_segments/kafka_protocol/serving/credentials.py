@@ -113,7 +113,8 @@ class Login:
 
     def begin(self, mechanism: str, *, is_bare: bool = False) -> bool:
         """Whether the mechanism is known; the next step is its first."""
-        self.user, self.is_bare = None, is_bare
+        self.user = None
+        self.is_bare = is_bare
         if mechanism == PLAIN:
             self._steps = self._plain()
         elif mechanism in _DIGESTS:
@@ -126,7 +127,8 @@ class Login:
 
     def step(self, data: bytes) -> bytes:
         """The server's answer to the client's bytes. Raises LoginError; the connection is to be closed then."""
-        steps, self._steps = self._steps, None
+        steps = self._steps
+        self._steps = None
         if len(data) > _MOST_BYTES:
             raise LoginError("A step of a login is too large", expected=f"{_MOST_BYTES} bytes at most", found=len(data))
         try:
@@ -143,7 +145,9 @@ class Login:
         parts = bytes(data).split(b"\0")
         if len(parts) != 3:
             raise LoginError("A login by PLAIN has a user and a password")
-        authorised, name, password = parts[0].decode(), parts[1].decode(), parts[2]
+        authorised = parts[0].decode()
+        name = parts[1].decode()
+        password = parts[2]
         if not self._users.has_password(name, password) or authorised not in ("", name):
             raise LoginError("Unknown user, or wrong password")
         self.user = name

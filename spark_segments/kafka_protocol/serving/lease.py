@@ -168,6 +168,7 @@ class Lease:
             return False
         if newest is None or newest.server == self._server or newest.has_ended:
             return True
+        # Both times are the store's. By this machine's clock, which may be ahead, a lease that is held would seem over.
         age_seconds = (self._storage.now_ms() - newest.modified_ms) / 1000
         return age_seconds > LEASE_SECONDS + MARGIN_SECONDS
 
@@ -179,7 +180,8 @@ class Lease:
         where `_serve/` was lost, or a copy of the log directory was made without it.
         """
         with self._lock:
-            self._least, self._taken = max(self._least, least), None
+            self._least = max(self._least, least)
+            self._taken = None
             self._asked = None
 
     def keep(self) -> bool:

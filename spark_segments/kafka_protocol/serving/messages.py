@@ -29,7 +29,8 @@ SIZE = struct.Struct(">i")
 _HEADER_START = struct.Struct(">hhi")  # API key, API version, correlation id: the same in each version of the header
 
 # kio looks for the module of a message at each call.
-_request_schema, _response_schema = cache(load_request_schema), cache(load_response_schema)
+_request_schema = cache(load_request_schema)
+_response_schema = cache(load_response_schema)
 
 _NO_THROTTLE = datetime.timedelta(0)
 
@@ -127,11 +128,13 @@ class _Passage:
     """
 
     def __init__(self, frame: bytes, most: int) -> None:
-        self._frame, self._left = frame, most
+        self._frame = frame
+        self._left = most
 
     def message(self, schema: Any, at: int) -> int:
         """The position behind a message."""
-        frame, is_flexible = self._frame, schema.__flexible__
+        frame = self._frame
+        is_flexible = schema.__flexible__
         kinds, tagged = _kinds(schema)
         for kind, of, is_array in kinds:
             at = self._field(at, kind, of, is_array, is_flexible)
@@ -183,11 +186,13 @@ def _length(frame: bytes, at: int, width: int, is_flexible: bool) -> tuple[int, 
 
 def unsigned_varint(frame: bytes, at: int) -> tuple[int, int]:
     """An unsigned varint, and the position behind it. Raises ValueError."""
-    value = shift = 0
+    value = 0
+    shift = 0
     while True:
         byte = frame[_within(frame, at + 1) - 1]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        at = at + 1
+        shift = shift + 7
         if byte < 0x80:
             return value, at
         if shift > 63:
@@ -204,10 +209,12 @@ def _within(frame: bytes, at: int) -> int:
 def _kinds(schema: Any) -> tuple[Sequence[tuple[str | None, Any, bool]], Mapping[int, tuple[str | None, Any, bool]]]:
     """(type, class of nested messages, whether there are many) of each field in order, and of tagged ones by tag."""
     hints = typing.get_type_hints(schema)
-    plain, tagged = [], {}
+    plain = []
+    tagged = {}
     for field in dataclasses.fields(schema):
         hint = hints[field.name]
-        of, is_array = nested(hint), typing.get_origin(hint) is tuple or "tuple[" in str(hint)
+        of = nested(hint)
+        is_array = typing.get_origin(hint) is tuple or "tuple[" in str(hint)
         is_optional = of is not None and not is_array and _is_nullable(schema, field.name)
         kind = _NULLABLE if is_optional else field.metadata.get("kafka_type"), of, is_array
         if "tag" in field.metadata:
@@ -279,7 +286,8 @@ def nested(hint: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         return hint
     if typing.get_origin(hint) in (tuple, typing.Union, types.UnionType):
-        return next((entity for argument in typing.get_args(hint) if (entity := nested(argument)) is not None), None)
+        entities = (nested(argument) for argument in typing.get_args(hint))
+        return next((entity for entity in entities if entity is not None), None)
     return None
 
 
@@ -287,7 +295,8 @@ class Each(Sequence[Any]):
     """The entries of a list in a response, each made of an item when it is written: there is one of them at a time."""
 
     def __init__(self, items: Sequence[Any], make: Callable[[Any], Any]) -> None:
-        self._items, self._make = items, make
+        self._items = items
+        self._make = make
 
     def __len__(self) -> int:
         return len(self._items)

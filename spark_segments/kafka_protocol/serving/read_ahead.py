@@ -64,15 +64,19 @@ class CheckedBlock:
 
     def __init__(self, start: int, read: FetchedBatches) -> None:
         """`read`: batches of one file, from the offset `start` on."""
-        layout, source = read.layout, read.source
+        layout = read.layout
+        source = read.source
         assert layout is not None and source is not None, "its batches are of one file"
-        self.start, self.next_offset = start, read.next_offset
+        self.start = start
+        self.next_offset = read.next_offset
         self.data: Sequence[np.ndarray] | None = read.data
-        self._layout, self.source = layout, source
+        self._layout = layout
+        self.source = source
         self._ends = layout.byte_position + layout.size
         self.size_bytes = int(self._ends[-1])
         self.largest_bytes = int(layout.size.max())
-        self.checked_seconds = self.used_seconds = 0.0
+        self.checked_seconds = 0.0
+        self.used_seconds = 0.0
 
     def __len__(self) -> int:
         return len(self._layout)
@@ -97,7 +101,8 @@ class CheckedBlock:
         """What `PartitionLog.read` gives for the same arguments, and the offset behind it: parts of the block's bytes,
         which are `held`.
         """
-        layout, ends = self._layout, self._ends
+        layout = self._layout
+        ends = self._ends
         first = int(layout.last_offset.searchsorted(offset))
         last = int(layout.base_offset.searchsorted(end_offset))
         if first >= last:
@@ -116,13 +121,14 @@ class CheckedBlock:
             changed = () if heads is None else [head.tobytes() for head in heads[first:last]]
             positions = () if heads is None else (layout.byte_position[first:last] - start).tolist()
             return [FileRange(held, self.source.byte_position + start, end - start, positions, changed)], behind
-        taken: list[np.ndarray | FileRange] = []
+        pieces: list[np.ndarray | FileRange] = []
         begin = 0
         for piece in held:
-            if (part := piece[max(start - begin, 0) : max(end - begin, 0)]).nbytes:
-                taken.append(part)
+            part = piece[max(start - begin, 0) : max(end - begin, 0)]
+            if part.nbytes:
+                pieces.append(part)
             begin += piece.nbytes
-        return taken, behind
+        return pieces, behind
 
 
 class ReadAhead:
@@ -135,8 +141,11 @@ class ReadAhead:
     def __init__(
         self, most_bytes: int, *, sends_files: bool = False, seconds: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most_bytes, self._sends_files, self._seconds = most_bytes, sends_files, seconds
-        self._data_bytes = self._batches = 0
+        self._most_bytes = most_bytes
+        self._sends_files = sends_files
+        self._seconds = seconds
+        self._data_bytes = 0
+        self._batches = 0
         self._blocks: dict[Hashable, dict[int, CheckedBlock]] = {}
         self._starts: dict[Hashable, list[int]] = {}
         self._used: OrderedDict[tuple[Hashable, int], CheckedBlock] = OrderedDict()  # the last one was used last
@@ -150,7 +159,8 @@ class ReadAhead:
             number = bisect.bisect_right(starts, offset) - 1
             if number < 0:
                 return None
-            block, now = self._blocks[log][starts[number]], self._seconds()
+            block = self._blocks[log][starts[number]]
+            now = self._seconds()
             if now - block.checked_seconds > CHECKED_SECONDS:
                 self._remove(log, block)
                 return None
@@ -181,9 +191,11 @@ class ReadAhead:
             before = self._blocks.get(log, {}).get(start)
             if before is not None:
                 self._remove(log, before)
-            self._blocks.setdefault(log, {})[start] = self._used[log, start] = block
+            self._blocks.setdefault(log, {})[start] = block
+            self._used[log, start] = block
             bisect.insort(self._starts.setdefault(log, []), start)
-            block.checked_seconds = block.used_seconds = self._seconds()
+            block.checked_seconds = self._seconds()
+            block.used_seconds = block.checked_seconds
             self._data_bytes += block.size_bytes
             self._batches += len(block)
             while self._batches > _MOST_BATCHES and len(self._used) > 1:

@@ -9,36 +9,34 @@ log.
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import logging
 import select
 import selectors
 import socket
-import ssl
 import threading
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import InvalidOptionError, SegmentsError
+from spark_segments.kafka_protocol.serving.api_call import Call, NotYet
 from spark_segments.kafka_protocol.serving.apis import APIS, VERSIONS, connecting, fetch, refused
-from spark_segments.kafka_protocol.serving.call import Call, NotYet
 from spark_segments.kafka_protocol.serving.connection import Connection
 from spark_segments.kafka_protocol.serving.coordinator import Coordinator
-from spark_segments.kafka_protocol.serving.credentials import Login, Users
+from spark_segments.kafka_protocol.serving.credentials import Login
 from spark_segments.kafka_protocol.serving.lease import Lease
 from spark_segments.kafka_protocol.serving.limits import Budget, Limits
 from spark_segments.kafka_protocol.serving.messages import SIZE, BadRequestError, Request, head, read_request, response
+from spark_segments.kafka_protocol.serving.parked import ParkedCalls
 from spark_segments.kafka_protocol.serving.read_ahead import FileRange
-from spark_segments.kafka_protocol.serving.stored_groups import OWN, POLICIES, StoredGroups
+from spark_segments.kafka_protocol.serving.server_options import ServerOptions
+from spark_segments.kafka_protocol.serving.stored_groups import StoredGroups
 from spark_segments.kafka_protocol.serving.views import Views
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from spark_segments.kafka_protocol.serving.work import Work
 
 _logger = logging.getLogger(__name__)
 _STOP_SECONDS = 10.0  # for what is being answered
@@ -47,112 +45,18 @@ _EXPIRE_SECONDS = 5.0  # between looks for members whose session is over
 _GROUPS_SECONDS = 600.0  # between looks for groups that nobody uses (offsets.retention.check.interval.ms)
 _ACCEPTED = 64  # connections that are taken before others are looked after
 _REMOTE_WORKERS = 64  # where most of their time is a store's
-_LOOK_AT = 100  # requests that wait, before a look at which of them do not any more
 _PATIENCE_SECONDS = 0.002  # that a worker has for a client, while there is little else to do
 _OURS = ""  # the owner of jobs that no client asks for
 
 
-class _Work:
-    """Jobs, and the threads that do them: by owner in turn, and none has more than half of the threads."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._jobs: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
-        self._running: Counter[str] = Counter()
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._has_ended = False
-        self._condition = threading.Condition()
-
-    def put(self, owner: str, job: Callable[[], None]) -> None:
-        with self._condition:
-            self._jobs.setdefault(owner, deque()).append(job)
-            if not self._idle and len(self._threads) < self._most:
-                thread = threading.Thread(target=self._run, daemon=True)
-                try:
-                    thread.start()
-                    self._threads.append(thread)
-                except RuntimeError:  # no memory for another thread: the existing threads do the work
-                    if not self._threads:
-                        raise
-            self._condition.notify()
-
-    @property
-    def is_little(self) -> bool:
-        """Whether a thread has nothing to do, and no job waits for one."""
-        return self._idle > 0 and not self._jobs
-
-    def end(self, seconds: float) -> None:
-        """Waits until all jobs are done, but no longer than that; the threads end."""
-        with self._condition:
-            self._condition.wait_for(lambda: not self._jobs and not self._running, seconds)
-            self._has_ended = True
-            self._condition.notify_all()
-        deadline = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-
-    def _next(self) -> str | None:
-        most = max(1, self._most // 2)
-        return next((owner for owner in self._jobs if self._running[owner] < most), None)
-
-    def _run(self) -> None:
-        while True:
-            with self._condition:
-                self._idle += 1
-                while (owner := self._next()) is None and not self._has_ended:
-                    self._condition.wait()
-                self._idle -= 1
-                if owner is None:
-                    return
-                job = self._jobs[owner].popleft()
-                self._jobs.move_to_end(owner)
-                if not self._jobs[owner]:
-                    del self._jobs[owner]
-                self._running[owner] += 1
-            try:
-                job()
-            except Exception:
-                _logger.exception("a job of the server failed")
-            with self._condition:
-                self._running[owner] -= 1
-                if not self._running[owner]:
-                    del self._running[owner]
-                self._condition.notify()
-                if not self._jobs and not self._running:
-                    self._condition.notify_all()
-
-
 class Server:
-    """Serves the topics of `views` from `listen` until `stop`. A context manager: bound when entered, gone when left.
+    """Serves the topics of `views` until `stop`. A context manager: bound when entered, gone when left."""
 
-    Any address but a loopback address needs `tls` and `users`, or `insecure`. `advertised`: the address that clients
-    get in metadata, if not the one that they connected to. `groups`: one of POLICIES, which groups clients may move.
-    """
-
-    def __init__(
-        self,
-        views: Views,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 9092,
-        advertised: tuple[str, int] | None = None,
-        tls: ssl.SSLContext | None = None,
-        users: Users | None = None,
-        insecure: bool = False,
-        groups: str = OWN,
-        limits: Limits | None = None,
-    ) -> None:
-        if host not in LOOPBACK and not insecure and (tls is None or users is None):
-            raise InvalidOptionError(
-                "Other machines may reach this address",
-                expected="TLS and users, or --insecure",
-                found=f"{host} without {'TLS' if tls is None else 'users'}",
-                hint="Give a certificate, its key and a users file; or say --insecure where the network is trusted",
-            )
-        if groups not in POLICIES:
-            raise InvalidOptionError("Not a choice of groups", expected=" or ".join(POLICIES), found=groups)
-        self.views, self.limits = views, limits or Limits()
+    def __init__(self, views: Views, options: ServerOptions | None = None, limits: Limits | None = None) -> None:
+        self._options = options or ServerOptions()
+        self._options.check()
+        self.views = views
+        self.limits = limits or Limits()
         is_remote = not views.log.is_kafka and not views.log.storage.is_local
         if is_remote:
             self.limits = replace(self.limits, workers=max(self.limits.workers, _REMOTE_WORKERS))
@@ -160,17 +64,15 @@ class Server:
         self._lock = threading.Lock()
         self._kept = Budget(self.limits.kept_bytes)
         self.coordinator = Coordinator(None if views.log.is_kafka else Lease(views.log.storage), self._kept)
-        self.stored_groups = StoredGroups(views.log, self.coordinator, groups, self.limits)
-        self._host, self._port, self._advertised = host, port, advertised
-        self._tls, self._users = tls, users
-        self._connections, self._memory = Budget(self.limits.connections), Budget(self.limits.memory_bytes)
+        self.stored_groups = StoredGroups(views.log, self.coordinator, self._options.groups, self.limits)
+        self._connections = Budget(self.limits.connections)
+        self._memory = Budget(self.limits.memory_bytes)
         self._open: dict[int, Connection] = {}
-        self._parked: list[list[Any]] = []  # a heap: [when it is over, a number, the call, None once it goes on]
+        self._parked = ParkedCalls()
         self._groups_looked_at = -_GROUPS_SECONDS
-        self._stale = 0  # of these, how many go on already
-        self._numbers = itertools.count()
-        self._work = _Work(self.limits.workers)
-        self._stopping, self._is_watched = threading.Event(), threading.Lock()
+        self._work = Work(self.limits.workers)
+        self._stopping = threading.Event()
+        self._is_watched = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()
         self._listener: socket.socket | None = None
@@ -200,12 +102,14 @@ class Server:
             self._counts.update(counts)
 
     def __enter__(self) -> Server:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        host = self._options.host
+        port = self._options.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._listener = socket.create_server((self._host, self._port), family=family, backlog=1024)
+            self._listener = socket.create_server((host, port), family=family, backlog=1024)
         except OSError as error:
             raise InvalidOptionError(
-                "The address cannot be served", found=f"{self._host}:{self._port} ({error.strerror})", hint="Use --port"
+                "The address cannot be served", found=f"{host}:{port} ({error.strerror})", hint="Use --port"
             ) from error
         self._listener.setblocking(False)
         for end in (self._waker, self._woken):
@@ -226,7 +130,9 @@ class Server:
                 self._stopping.set()
 
     def _serve(self, began: float) -> None:
-        looked = expired = changed = began
+        looked = began
+        expired = began
+        changed = began
         while not self._stopping.is_set():
             now = time.monotonic()
             if now - looked >= _LOOK_SECONDS:
@@ -252,19 +158,15 @@ class Server:
 
     def _expire(self) -> None:
         self.coordinator.expire()
-        is_held = self.coordinator.holds()
-        if is_held and time.monotonic() >= self._groups_looked_at + min(
-            _GROUPS_SECONDS, self.limits.offsets_retention_minutes * 60 / 2
-        ):
+        # Twice within a retention: a group that nobody uses stays half of it longer at most.
+        pause_seconds = min(_GROUPS_SECONDS, self.limits.offsets_retention_minutes * 60 / 2)
+        if self.coordinator.holds() and time.monotonic() >= self._groups_looked_at + pause_seconds:
             self._groups_looked_at = time.monotonic()
             self.stored_groups.expire()
 
     def _seconds_left(self, now: float) -> float:
         """Until something is to be done though no client does anything."""
-        seconds = _LOOK_SECONDS
-        with self._lock:
-            if self._parked:
-                seconds = min(seconds, self._parked[0][0] - now)
+        seconds = self._parked.seconds_left(now, _LOOK_SECONDS)
         if self.views.is_watched:
             seconds = min(seconds, self.views.interval_seconds)
         return max(seconds, 0.0)
@@ -294,8 +196,10 @@ class Server:
                 return
             self._count(accepted_connections=1)
             try:
-                login = None if self._users is None else Login(self._users)
-                connection = Connection(client, address[0], self.limits, self._memory, tls=self._tls, login=login)
+                login = None if self._options.users is None else Login(self._options.users)
+                connection = Connection(
+                    client, address[0], self.limits, self._memory, tls=self._options.tls, login=login
+                )
             except (OSError, MemoryError):  # the client has gone already, or the process gets no memory
                 client.close()
                 continue
@@ -312,7 +216,8 @@ class Server:
         assert self._listener is not None
         if self._listener.fileno() not in self._selector.get_map():
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        poll, waiting = select.poll(), {}
+        poll = select.poll()
+        waiting: dict[int, Call] = {}
         for connection in list(self._open.values()):
             if connection.is_watched:
                 if now > connection.deadline:
@@ -335,9 +240,7 @@ class Server:
             self._is_watched.release()
         if self._listener is not None:
             self._listener.close()
-        with self._lock:
-            parked, self._parked = self._parked, []
-        for call in (entry[2] for entry in parked if entry[2] is not None):
+        for call in self._parked.take_all():
             call.is_last = True
             call.wake()
         self._work.end(_STOP_SECONDS)
@@ -369,14 +272,17 @@ class Server:
         """Does what can be done for a connection now, and leaves the rest to the thread that polls."""
         try:
             with self._faults(connection):
-                while (events := self._step(connection)) is not None:
-                    if self._work.is_little and connection.is_ready(events, _PATIENCE_SECONDS):
-                        continue
-                    if connection.has_input and not connection.is_sending:
-                        self._go_on(connection)
-                    else:
-                        self._watch(connection, events)
+                events = self._step(connection)
+                # While there is little else to do, a client that is quick is waited for: the way to the thread that
+                # polls, and back, takes longer.
+                while events is not None and self._work.is_little and connection.is_ready(events, _PATIENCE_SECONDS):
+                    events = self._step(connection)
+                if events is None:
                     return
+                if connection.has_input and not connection.is_sending:
+                    self._go_on(connection)
+                else:
+                    self._watch(connection, events)
         except _EndError as error:
             self._end(connection, str(error))
 
@@ -435,7 +341,7 @@ class Server:
             request,
             self.views,
             self.limits,
-            self._advertised or connection.reached_at,
+            self._options.advertised or connection.reached_at,
             VERSIONS,
             self.coordinator,
             self.stored_groups,
@@ -454,9 +360,11 @@ class Server:
         size = connection.room(most_bytes)
         if size < min(most_bytes, fetch.LEAST_BYTES):
             now = time.monotonic()
-            slow = [(rate, one) for one in list(self._open.values()) if (rate := one.sent_a_second(now)) is not None]
+            rates = [(other.sent_a_second(now), other) for other in list(self._open.values())]
+            slow = [(rate, other) for rate, other in rates if rate is not None]
             if slow:
-                min(slow, key=lambda pair: pair[0])[1].deadline = now
+                _, slowest = min(slow, key=lambda pair: pair[0])
+                slowest.deadline = now
         return size
 
     def _answer(self, connection: Connection, call: Call) -> int | None:
@@ -469,27 +377,31 @@ class Server:
         if isinstance(values, NotYet):
             self._park(connection, call, values.until_seconds)
             return None
-        if values.get("error_code") in connecting.FAILED_LOGINS:
-            self._count(failed_logins=1)
-            why = values.get("error_message", "Unknown mechanism")
-            _logger.warning("a login of %s failed: %s", connection.address, why)
+        self._note_login(connection, values)
         if request.api_version == connecting.BARE:
             if values["error_code"] is not ErrorCode.none:
                 raise _EndError("a failed login")
             return self._send(connection, [SIZE.pack(len(values["auth_bytes"])), values["auth_bytes"]])
         if request.api_key == refused.PRODUCE and request.body.acks == 0:  # nobody waits for the refusal
             raise _EndError("a producer")
+        return self._respond(connection, call, values)
+
+    def _note_login(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        """Counts an answer that says that a login failed."""
+        if values.get("error_code") in connecting.FAILED_LOGINS:
+            self._count(failed_logins=1)
+            why = values.get("error_message", "Unknown mechanism")
+            _logger.warning("a login of %s failed: %s", connection.address, why)
+
+    def _respond(self, connection: Connection, call: Call, values: Mapping[str, Any]) -> int | None:
+        request = call.request
         most_bytes = self.limits.response_bytes
         buffers = response(request.api_key, request.api_version, request.correlation_id, values, most_bytes)
         for text in call.warnings:
             _logger.warning("%s", text)
-        fetched, held = 0, 0
-        for buffer in buffers:
-            fetched += len(buffer)
-            held += 0 if isinstance(buffer, FileRange) else len(buffer)
-        if request.api_key == fetch.KEY:
-            self._count(fetched_bytes=fetched)
-        elif not connection.hold(held):
+        if request.api_key == fetch.KEY:  # it holds its memory since it was answered
+            self._count(fetched_bytes=sum(len(buffer) for buffer in buffers))
+        elif not connection.hold(sum(len(buffer) for buffer in buffers if not isinstance(buffer, FileRange))):
             raise BadRequestError("There is no memory for the answer")
         return self._send(connection, buffers)
 
@@ -497,7 +409,8 @@ class Server:
         return self._answered(connection) if connection.send(buffers) else selectors.EVENT_WRITE
 
     def _answered(self, connection: Connection) -> int:
-        call, connection.call = connection.call, None
+        call = connection.call
+        connection.call = None
         if call is not None:
             for afterward in call.afterwards:
                 afterward()
@@ -508,10 +421,7 @@ class Server:
 
     def _park(self, connection: Connection, call: Call, until_seconds: float) -> None:
         """Has a request wait until its time comes, or until it is woken."""
-        with self._lock:
-            is_first = not self._parked or until_seconds < self._parked[0][0]
-            connection.parked = [until_seconds, next(self._numbers), call]
-            heapq.heappush(self._parked, connection.parked)
+        connection.parked, is_first = self._parked.add(call, until_seconds)
         if not call.park():
             self._resume(connection)
         elif is_first:
@@ -522,25 +432,13 @@ class Server:
 
     def _unpark(self, now: float) -> None:
         """Has requests answered whose time has come."""
-        with self._lock:
-            due = []
-            while self._parked and self._parked[0][0] <= now:
-                if (call := heapq.heappop(self._parked)[2]) is None:
-                    self._stale -= 1
-                else:
-                    due.append(call)
-        for call in due:
+        for call in self._parked.due(now):
             call.wake()
 
     def _resume(self, connection: Connection) -> None:
         """A request waits no more."""
-        with self._lock:
-            connection.parked[2] = None
-            self._stale += 1
-            if 2 * self._stale > len(self._parked) + _LOOK_AT:
-                self._parked = [entry for entry in self._parked if entry[2] is not None]
-                heapq.heapify(self._parked)
-                self._stale = 0
+        if connection.parked is not None:
+            self._parked.leave(connection.parked)
         self._go_on(connection)
 
 

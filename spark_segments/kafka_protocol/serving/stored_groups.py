@@ -11,12 +11,15 @@ from collections.abc import Collection, Mapping
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.serving.coordinator import Coordinator, RefusedError
+from spark_segments.kafka_protocol.serving.coordinator import Coordinator
+from spark_segments.kafka_protocol.serving.group_members import MemberAt, RefusedError
 from spark_segments.kafka_protocol.serving.limits import Budget, Limits
 from spark_segments.log import Group, LogDirectory, Position, Positions
 from spark_segments.quantities import wall_ms
 
-READ_ONLY, OWN, ALL = "read-only", "own", "all"
+READ_ONLY = "read-only"
+OWN = "own"
+ALL = "all"
 POLICIES = (READ_ONLY, OWN, ALL)
 """Which groups clients may join and move: none; the groups that clients of a server made; all."""
 
@@ -43,10 +46,14 @@ class StoredGroups:
     """
 
     def __init__(self, log: LogDirectory, coordinator: Coordinator, policy: str, limits: Limits) -> None:
-        self._log, self._coordinator, self._policy, self._limits = log, coordinator, policy, limits
+        self._log = log
+        self._coordinator = coordinator
+        self._policy = policy
+        self._limits = limits
         self._committing = [threading.Lock() for _ in range(_COMMITS)]
-        self._groups, self._bytes = Budget(limits.groups), Budget(limits.group_files_bytes)
-        self._known: dict[str, tuple[str, int]] = {}  # {group that clients made: (owner, bytes of its files)}
+        self._groups = Budget(limits.groups)
+        self._bytes = Budget(limits.group_files_bytes)
+        self._sizes: dict[str, tuple[str, int]] = {}  # {group that clients made: (owner, bytes of its files)}
         self._in_use_ms: dict[str, int] = {}  # when a group was last seen to have members
         self._lock = threading.Lock()
 
@@ -74,12 +81,12 @@ class StoredGroups:
     def commit(
         self,
         group: Group,
-        moved: dict[tuple[str, int], Position],
-        member: tuple[int, str, str | None],
+        positions: dict[tuple[str, int], Position],
+        member: MemberAt,
         owner: str,
     ) -> None:
-        """Moves positions of a group, one commit after the other, each by a member (generation, its id, instance id) or
-        in nobody's group. Raises RefusedError, SegmentsError; CommitUnderWayError: try again in a moment.
+        """Moves positions of a group, one commit after the other, each by a member or in nobody's group. Raises
+        RefusedError, SegmentsError; CommitUnderWayError: try again in a moment.
 
         The commit says under which lease it was begun. Another server that took the groups since has committed under a
         higher one, and then this commit does not happen: not even where this server slept within it.
@@ -91,15 +98,15 @@ class StoredGroups:
         try:
 
             def check(begun: Positions) -> None:
-                self._coordinator.check_commit(group.id, *member)
+                self._coordinator.check_commit(group.id, member)
                 if begun.lease > number:
                     self._coordinator.outnumbered_by(begun.lease, number)
                     raise RefusedError(ErrorCode.not_coordinator)
                 self.check_may_move(group, begun)
                 if not begun or begun.made_by == MADE_BY_SERVE:
-                    self._count(group.id, {**begun, **moved}, owner)
+                    self._count(group.id, {**begun, **positions}, owner)
 
-            group.update(lambda rows: rows | moved, check=check, lease=number, made_by=MADE_BY_SERVE)
+            group.update(lambda rows: rows | positions, check=check, lease=number, made_by=MADE_BY_SERVE)
         finally:
             committing.release()
 
@@ -107,7 +114,7 @@ class StoredGroups:
         """Notes how much a group takes once it has these positions. Raises RefusedError where that is too much."""
         size = _bytes_of(group, rows)
         with self._lock:
-            owner, before = self._known.get(group, (owner, 0))
+            owner, before = self._sizes.get(group, (owner, 0))
             if not before and not self._groups.take(owner, 1):
                 _logger.warning("no group %s is made: there are too many that clients of %s made", group, owner)
                 raise RefusedError(ErrorCode.policy_violation)
@@ -118,7 +125,7 @@ class StoredGroups:
                 raise RefusedError(ErrorCode.policy_violation)
             if size < before:
                 self._bytes.give(owner, before - size)
-            self._known[group] = owner, size
+            self._sizes[group] = (owner, size)
 
     def delete(self, group: Group, chosen: Collection[tuple[str, int]] | None) -> None:
         """Deletes the chosen positions of a group that has no members, (topic, partition) each; None: all of them.
@@ -145,11 +152,11 @@ class StoredGroups:
 
         left = group.update(without, check=check, lease=number)
         with self._lock:
-            owner, size_before = self._known.pop(group.id, (_OF_BEFORE, 0))
+            owner, size_before = self._sizes.pop(group.id, (_OF_BEFORE, 0))
             size = _bytes_of(group.id, left) if left and size_before else 0
             self._bytes.give(owner, size_before - size)
             if size:
-                self._known[group.id] = owner, size
+                self._sizes[group.id] = owner, size
             elif size_before:
                 self._groups.give(owner, 1)
 
@@ -157,7 +164,8 @@ class StoredGroups:
         """Deletes the positions of expired groups, and counts the other groups."""
         if self._log.is_kafka or self.are_read_only or not self._coordinator.holds():
             return
-        now_ms, number = wall_ms(), self._coordinator.lease_number
+        now_ms = wall_ms()
+        number = self._coordinator.lease_number
         stay: dict[str, Positions] = {}
         for group in Group.all(self._log):
             try:
@@ -168,10 +176,10 @@ class StoredGroups:
                 continue
             if self._coordinator.has_members(group.id):
                 self._in_use_ms[group.id] = now_ms
+            # By the last commit alone, a group whose members wait for new records would be deleted under them.
             used_ms = max(self._in_use_ms.get(group.id, 0), *(row.committed_ms for row in positions.values()))
-            if now_ms - used_ms <= self._limits.offsets_retention_minutes * 60_000 or not self._forget(
-                group, positions.number, number
-            ):
+            is_in_use = now_ms - used_ms <= self._limits.offsets_retention_minutes * 60_000
+            if is_in_use or not self._forget(group, positions.number, number):
                 stay[group.id] = positions
         self._recount(stay)
 
@@ -193,16 +201,17 @@ class StoredGroups:
 
     def _recount(self, stay: Mapping[str, Positions]) -> None:
         with self._lock:
-            sizes_before = self._known
-            self._known = {}
-            self._groups, self._bytes = Budget(self._limits.groups), Budget(self._limits.group_files_bytes)
+            sizes_before = self._sizes
+            self._sizes = {}
+            self._groups = Budget(self._limits.groups)
+            self._bytes = Budget(self._limits.group_files_bytes)
             for group, rows in stay.items():
                 owner = sizes_before.get(group, (_OF_BEFORE, 0))[0]
                 size = _bytes_of(group, rows)
-                self._known[group] = owner, size
+                self._sizes[group] = (owner, size)
                 self._groups.take(owner, 1, is_there=True)
                 self._bytes.take(owner, size, is_there=True)
-            self._in_use_ms = {group: ms for group, ms in self._in_use_ms.items() if group in self._known}
+            self._in_use_ms = {group: ms for group, ms in self._in_use_ms.items() if group in self._sizes}
 
 
 def _bytes_of(group: str, rows: Mapping[tuple[str, int], Position]) -> int:

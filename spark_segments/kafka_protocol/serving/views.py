@@ -25,7 +25,7 @@ from spark_segments.log import Group, LeaderEpochs, LogDirectory, Partition, Par
 from spark_segments.storage.local import OpenFile
 
 if TYPE_CHECKING:
-    from spark_segments.kafka_protocol.serving.call import Call
+    from spark_segments.kafka_protocol.serving.api_call import Call
     from spark_segments.log import FetchedBatches
 
 LATEST_TIMESTAMP, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

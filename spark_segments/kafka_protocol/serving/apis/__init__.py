@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_segments.kafka_protocol.serving.api_call import Api
 from spark_segments.kafka_protocol.serving.apis import (
     configs,
     connecting,
@@ -16,7 +17,6 @@ from spark_segments.kafka_protocol.serving.apis import (
     refused,
     topics,
 )
-from spark_segments.kafka_protocol.serving.call import Api
 
 _MODULES = (configs, connecting, deletion, fetch, groups, members, offsets, positions, refused, topics)
 

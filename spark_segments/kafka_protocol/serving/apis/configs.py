@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from spark_segments.config import DEFAULT, FILE, KEYS, TOPIC, TopicConfig
 from spark_segments.config.values import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING
 from spark_segments.kafka_protocol.own_settings import ERASED_OFFSETS
-from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.serving.api_call import NODE_ID, Api, Call
 from spark_segments.kafka_protocol.serving.messages import Each
 from spark_segments.log import Erasure
 
@@ -31,7 +31,9 @@ def _describe_configs(call: Call) -> dict[str, Any]:
 
 
 def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
-    code, message, configs = ErrorCode.none, "", []
+    code = ErrorCode.none
+    message = ""
+    configs = []
     names = frozenset(asked.configuration_keys or ())
     with_synonyms = call.request.body.include_synonyms
     if asked.resource_type == _TOPIC:
@@ -48,7 +50,8 @@ def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
             if not names or name in names
         ]
     elif asked.resource_type != _GROUP:  # a group has settings by the protocol of KIP-848 alone: none here
-        code, message = ErrorCode.invalid_request, "Only topics and the broker have settings"
+        code = ErrorCode.invalid_request
+        message = "Only topics and the broker have settings"
     return {
         "error_code": code,
         "error_message": message,

@@ -12,7 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v0.request import SaslAuthenticateRequest
 
-from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet
+from spark_segments.kafka_protocol.serving.api_call import Api, Call, NotYet
 from spark_segments.kafka_protocol.serving.credentials import LoginError
 from spark_segments.kafka_protocol.serving.messages import Request
 

@@ -8,8 +8,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.serving.call import Api, Call, distinct_partitions
-from spark_segments.kafka_protocol.serving.coordinator import RefusedError
+from spark_segments.kafka_protocol.serving.api_call import Api, Call, distinct_partitions
+from spark_segments.kafka_protocol.serving.group_members import RefusedError
 
 _DELETE_GROUPS, _OFFSET_DELETE = 42, 47
 

@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.serving.call import (
+from spark_segments.kafka_protocol.serving.api_call import (
     Api,
     Call,
     NotYet,
@@ -39,7 +39,7 @@ _NO_EPOCH = (-1, -1)  # where a log ends an epoch that it does not know
 
 
 @dataclass(slots=True)
-class _Asked:
+class _FetchTopic:
     """The current state of a requested topic, and the partitions that the request names for the first time."""
 
     topic: Any
@@ -59,38 +59,56 @@ def _fetch(call: Call) -> dict[str, Any] | NotYet:
     if call.state is None:
         call.state = now
     deadline = call.state + min(max(body.max_wait.total_seconds(), 0.0), _LARGEST_WAIT_SECONDS)
-    asked = _asked(call)
-    if not (call.is_last or now >= deadline or _is_due(call, asked)):
-        views = [topic.view for topic in asked if topic.view is not None]
-        is_told = all(call.views.watch(view, call) for view in views)
-        return NotYet(deadline if is_told else min(deadline, now + call.views.interval_seconds))
-    most_bytes = min(max(body.max_bytes, 0), call.limits.response_bytes)
+    topics = _fetch_topics(call)
+    if not (call.is_last or now >= deadline or _is_due(call, topics)):
+        return _wait(call, topics, now, deadline)
+    return _records(call, topics, now)
+
+
+def _wait(call: Call, topics: Sequence[_FetchTopic], now: float, deadline: float) -> NotYet:
+    """Until the deadline, or until one of the topics changes. One that has changed since it was looked at wakes nobody:
+    it is looked at again soon.
+    """
+    views = [topic.view for topic in topics if topic.view is not None]
+    is_told = all(call.views.watch(view, call) for view in views)
+    return NotYet(deadline if is_told else min(deadline, now + call.views.interval_seconds))
+
+
+def _records(call: Call, topics: Sequence[_FetchTopic], now: float) -> dict[str, Any] | NotYet:
+    """The answer with records, as many as memory is left for: at last without any, so that the client asks again."""
+    most_bytes = min(max(call.request.body.max_bytes, 0), call.limits.response_bytes)
     left_bytes = call.room(most_bytes)
     is_short = left_bytes < min(most_bytes, LEAST_BYTES)
-    responses, size = ([], 0) if is_short else _responses(call, asked, left_bytes)
+    responses: list[dict[str, Any]] = []
+    size = 0
+    if not is_short:
+        responses, size = _responses(call, topics, left_bytes)
     if is_short or not call.hold(size):  # others have the memory. They take their answers, or lose them
         if not call.is_last and now < call.state + call.limits.request_seconds:
             return NotYet(now + max(_MEMORY_SECONDS, (now - call.state) * _MEMORY_PORTION))
-        responses, _ = _responses(call, asked, None)
+        responses, _ = _responses(call, topics, None)
     return {"error_code": ErrorCode.none, "session_id": 0, "responses": responses, "node_endpoints": []}
 
 
-def _asked(call: Call) -> list[_Asked]:
-    asked, by_id = [], call.request.api_version >= _BY_ID
+def _fetch_topics(call: Call) -> list[_FetchTopic]:
+    topics = []
+    by_id = call.request.api_version >= _BY_ID
     for topic, partitions in distinct_partitions(
         call.request.body.topics, "topic_id" if by_id else "topic", "partitions", "partition"
     ):
         name = call.name_of(topic.topic_id) if by_id else topic.topic
         view, code = (None, ErrorCode.unknown_topic_id) if name is None else call.topic(name)
-        asked.append(_Asked(topic, name, view, code, partitions))
-    return asked
+        topics.append(_FetchTopic(topic, name, view, code, partitions))
+    return topics
 
 
-def _responses(call: Call, asked: Sequence[_Asked], left_bytes: int | None) -> tuple[list[dict[str, Any]], int]:
+def _responses(call: Call, topics: Sequence[_FetchTopic], left_bytes: int | None) -> tuple[list[dict[str, Any]], int]:
     """(what is said of each topic, the bytes of records that it holds in memory); None: without records."""
-    responses, held_bytes, has_some = [], 0, left_bytes is None
+    responses = []
+    held_bytes = 0
+    has_some = left_bytes is None
     left_bytes = left_bytes or 0
-    for topic in asked:
+    for topic in topics:
         partitions = []
         for request in topic.partitions:
             done = _partition(call, topic, request, left_bytes, at_least_one=not has_some)
@@ -104,21 +122,23 @@ def _responses(call: Call, asked: Sequence[_Asked], left_bytes: int | None) -> t
     return responses, held_bytes
 
 
-def _check(view: ServedTopic | None, code: ErrorCode, asked: Any) -> ErrorCode:
+def _check(view: ServedTopic | None, code: ErrorCode, request: Any) -> ErrorCode:
     """The error of a partition that is asked for, none where it can be read."""
-    code = partition_error(view, code, asked.partition, getattr(asked, "current_leader_epoch", -1))
+    code = partition_error(view, code, request.partition, getattr(request, "current_leader_epoch", -1))
     if view is not None and code is ErrorCode.none:
-        row = view.partitions[asked.partition]
-        if not row.log_start_offset <= asked.fetch_offset <= row.log_end_offset:
+        row = view.partitions[request.partition]
+        if not row.log_start_offset <= request.fetch_offset <= row.log_end_offset:
             return ErrorCode.offset_out_of_range
-        if _parted(view, asked) == _NO_EPOCH:  # as Partition.fetchRecords of a broker: nobody knows where the logs part
+        # As Partition.fetchRecords of a broker: nobody knows where the logs part.
+        if _parted(view, request) == _NO_EPOCH:
             return ErrorCode.offset_out_of_range
     return code
 
 
-def _is_due(call: Call, asked: Sequence[_Asked]) -> bool:
-    body, ready_bytes = call.request.body, 0
-    for topic in asked:
+def _is_due(call: Call, topics: Sequence[_FetchTopic]) -> bool:
+    body = call.request.body
+    ready_bytes = 0
+    for topic in topics:
         for partition in topic.partitions:
             view = topic.view
             if view is None or _check(view, topic.code, partition) is not ErrorCode.none or _parted(view, partition):
@@ -133,20 +153,21 @@ def _is_committed(call: Call) -> bool:
     return getattr(call.request.body, "isolation_level", 0) == 1
 
 
-def _parted(view: ServedTopic, asked: Any) -> tuple[int, int] | None:
+def _parted(view: ServedTopic, request: Any) -> tuple[int, int] | None:
     """(epoch, end offset) where the client's log parts from this one, by the epoch of its last record (KIP-595)."""
-    last = getattr(asked, "last_fetched_epoch", -1)
+    last = getattr(request, "last_fetched_epoch", -1)
     if last < 0:
         return None
-    epoch, end = view.end_of_epoch(asked.partition, last)
-    return (epoch, end) if epoch < last or end < asked.fetch_offset else None
+    epoch, end = view.end_of_epoch(request.partition, last)
+    return (epoch, end) if epoch < last or end < request.fetch_offset else None
 
 
-def _partition(call: Call, topic: _Asked, asked: Any, left_bytes: int, *, at_least_one: bool) -> dict[str, Any]:
-    view, committed = topic.view, _is_committed(call)
-    code = _check(view, topic.code, asked)
+def _partition(call: Call, topic: _FetchTopic, request: Any, left_bytes: int, *, at_least_one: bool) -> dict[str, Any]:
+    view = topic.view
+    committed = _is_committed(call)
+    code = _check(view, topic.code, request)
     done: dict[str, Any] = {
-        "partition_index": asked.partition,
+        "partition_index": request.partition,
         "error_code": code,
         "high_watermark": -1,
         "last_stable_offset": -1,
@@ -155,41 +176,42 @@ def _partition(call: Call, topic: _Asked, asked: Any, left_bytes: int, *, at_lea
         "preferred_read_replica": -1,
         "records": Records(),
     }
-    if view is None or asked.partition not in view.partitions:
+    if view is None or request.partition not in view.partitions:
         return done
-    row = view.partitions[asked.partition]
+    row = view.partitions[request.partition]
     done["high_watermark"] = row.log_end_offset
-    done["last_stable_offset"] = view.end_offset(asked.partition, committed=True)
+    done["last_stable_offset"] = view.end_offset(request.partition, committed=True)
     done["log_start_offset"] = row.log_start_offset
     if code is not ErrorCode.none:
         return done
-    if (parted := _parted(view, asked)) is not None:
+    parted = _parted(view, request)
+    if parted is not None:
         done["diverging_epoch"] = {"epoch": parted[0], "end_offset": parted[1]}
         return done
-    most_bytes = min(asked.partition_max_bytes, left_bytes)
+    most_bytes = min(request.partition_max_bytes, left_bytes)
     if most_bytes <= 0 and not at_least_one:
         return done
     try:
         pieces, behind = view.read(
-            asked.partition,
-            asked.fetch_offset,
+            request.partition,
+            request.fetch_offset,
             max(most_bytes, 0),
             committed=committed,
             at_least_one=at_least_one,
             from_files=call.sends_files,
         )
         if committed:
-            aborted = view.aborted(asked.partition, asked.fetch_offset, behind)
+            aborted = view.aborted(request.partition, request.fetch_offset, behind)
             done["aborted_transactions"] = [{"producer_id": number, "first_offset": first} for number, first in aborted]
         else:  # null is said of these alone
             done["aborted_transactions"] = None
     except SegmentsError as error:
-        call.warnings.append(f"{topic.name}-{asked.partition}: {error}")
+        call.warnings.append(f"{topic.name}-{request.partition}: {error}")
         done["error_code"] = error_code(error)
         return done
     done["records"] = Records(pieces)
     if 2 * len(done["records"]) > most_bytes:  # there is more, as a rule
-        goes_on = partial(view.read_ahead, asked.partition, behind, most_bytes, from_files=call.sends_files)
+        goes_on = partial(view.read_ahead, request.partition, behind, most_bytes, from_files=call.sends_files)
         call.afterwards.append(goes_on)
     return done
 

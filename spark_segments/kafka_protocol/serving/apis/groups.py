@@ -8,8 +8,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call
-from spark_segments.kafka_protocol.serving.coordinator import DEAD, EMPTY, RefusedError
+from spark_segments.kafka_protocol.serving.api_call import NODE_ID, Api, Call
+from spark_segments.kafka_protocol.serving.group_members import DEAD, EMPTY, RefusedError
 from spark_segments.kafka_protocol.serving.messages import Each
 
 _GROUP = 0
@@ -72,7 +72,8 @@ def _describe_groups(call: Call) -> dict[str, Any]:
 
 def _described(call: Call, name: str) -> dict[str, Any]:
     state, kind, protocol, members = call.coordinator.describe(name)
-    code, message = ErrorCode.none, None
+    code = ErrorCode.none
+    message = None
     if state in (DEAD, EMPTY):
         try:
             group = call.group(name)
@@ -84,7 +85,8 @@ def _described(call: Call, name: str) -> dict[str, Any]:
             call.warnings.append(f"group {name}: {error}")
             code = ErrorCode.coordinator_not_available
     if state == DEAD and code is ErrorCode.none and call.request.api_version >= _NOT_FOUND:
-        code, message = ErrorCode.group_id_not_found, f"Group {name} is not there"
+        code = ErrorCode.group_id_not_found
+        message = f"Group {name} is not there"
     return {
         "error_code": code,
         "error_message": message,

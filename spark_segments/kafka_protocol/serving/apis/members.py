@@ -7,8 +7,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet
-from spark_segments.kafka_protocol.serving.coordinator import JoinRequest, RefusedError
+from spark_segments.kafka_protocol.serving.api_call import Api, Call, NotYet
+from spark_segments.kafka_protocol.serving.group_members import JoinRequest, MemberAt, RefusedError
 
 _ASKS_TWICE = 4  # from this version on a new member is given its id first (KIP-394)
 _MANY_MEMBERS = 3  # from this version of LeaveGroup on
@@ -37,9 +37,11 @@ def _join_group(call: Call) -> dict[str, Any] | NotYet:
             )
         joined = call.state()
     except (RefusedError, SegmentsError) as error:
-        code, member_id = ErrorCode.coordinator_not_available, ""
+        code = ErrorCode.coordinator_not_available
+        member_id = ""
         if isinstance(error, RefusedError):
-            code, member_id = error.code, error.member_id
+            code = error.code
+            member_id = error.member_id
         else:
             call.warnings.append(f"group {body.group_id}: {error}")
         return {
@@ -74,9 +76,8 @@ def _sync_group(call: Call) -> dict[str, Any] | NotYet:
     instance_id = getattr(body, "group_instance_id", None)
     try:
         if call.state is None:
-            call.state = call.coordinator.sync(
-                body.group_id, body.generation_id, body.member_id, instance_id, assignments, call=call
-            )
+            asker = MemberAt(body.generation_id, body.member_id, instance_id)
+            call.state = call.coordinator.sync(body.group_id, asker, assignments, call=call)
         synced = call.state()
     except RefusedError as error:
         return {"error_code": error.code, "protocol_type": None, "protocol_name": None, "assignment": b""}
@@ -96,7 +97,7 @@ def _heartbeat(call: Call) -> dict[str, Any]:
     body = call.request.body
     instance_id = getattr(body, "group_instance_id", None)
     try:
-        call.coordinator.heartbeat(body.group_id, body.generation_id, body.member_id, instance_id)
+        call.coordinator.heartbeat(body.group_id, MemberAt(body.generation_id, body.member_id, instance_id))
     except RefusedError as error:
         return {"error_code": error.code}
     return {"error_code": ErrorCode.none}

@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
-from spark_segments.kafka_protocol.serving.call import Api, Call, distinct_partitions, error_code, partition_error
+from spark_segments.kafka_protocol.serving.api_call import Api, Call, distinct_partitions, error_code, partition_error
 from spark_segments.kafka_protocol.serving.views import Found
 
 
@@ -29,7 +29,8 @@ def _list_offsets(call: Call) -> dict[str, Any]:
 
 def _offset(call: Call, topic: str, asked: Any, committed: bool) -> dict[str, Any]:
     view, code = call.topic(topic)
-    answer, number = Found(), asked.partition_index
+    answer = Found()
+    number = asked.partition_index
     code = partition_error(view, code, number, getattr(asked, "current_leader_epoch", -1))
     if view is not None and code is ErrorCode.none:
         try:
@@ -61,7 +62,9 @@ def _offset_for_leader_epoch(call: Call) -> dict[str, Any]:
 
 def _end_of_epoch(call: Call, topic: str, asked: Any) -> dict[str, Any]:
     view, code = call.topic(topic)
-    number, epoch, end = asked.partition, -1, -1
+    number = asked.partition
+    epoch = -1
+    end = -1
     code = partition_error(view, code, number, asked.current_leader_epoch)
     if view is not None and code is ErrorCode.none:
         epoch, end = view.end_of_epoch(number, asked.leader_epoch)

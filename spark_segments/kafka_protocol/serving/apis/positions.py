@@ -9,12 +9,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError, UnknownOutcomeError
-from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, distinct_partitions
-from spark_segments.kafka_protocol.serving.coordinator import RefusedError
+from spark_segments.kafka_protocol.serving.api_call import Api, Call, NotYet, distinct_partitions
+from spark_segments.kafka_protocol.serving.group_members import MemberAt, RefusedError
 from spark_segments.kafka_protocol.serving.messages import Each
 from spark_segments.kafka_protocol.serving.stored_groups import CommitUnderWayError
 from spark_segments.kafka_protocol.serving.views import ServedTopic
 from spark_segments.log import PartitionState, Position
+from spark_segments.quantities import wall_ms
 
 _MANY_GROUPS = 8  # from this version of OffsetFetch on
 _AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it has ended
@@ -22,15 +23,15 @@ _AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it ha
 
 def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
     """OffsetCommit: positions of a group, kept in the log directory. One commit there for a request."""
-    asked = [*distinct_partitions(call.request.body.topics, "name", "partitions", "partition_index")]
-    moved: dict[tuple[str, int], Position] = {}
+    topics = [*distinct_partitions(call.request.body.topics, "name", "partitions", "partition_index")]
+    positions: dict[tuple[str, int], Position] = {}
     codes = {
-        (topic.name, one.partition_index): code
-        for topic, partitions in asked
-        for one, code in zip(partitions, _checked(call, topic.name, partitions, moved), strict=True)
+        (topic.name, partition.partition_index): code
+        for topic, partitions in topics
+        for partition, code in zip(partitions, _checked(call, topic.name, partitions, positions), strict=True)
     }
     try:
-        failure = _commit(call, moved)
+        failure = _commit(call, positions)
     except CommitUnderWayError:
         return NotYet(time.monotonic() + _AGAIN_SECONDS)
     return {
@@ -42,58 +43,68 @@ def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
                     for number in (partition.partition_index for partition in partitions)
                 ],
             }
-            for topic, partitions in asked
+            for topic, partitions in topics
         ]
     }
 
 
 def _checked(
-    call: Call, topic: str, partitions: Sequence[Any], moved: dict[tuple[str, int], Position]
+    call: Call, topic: str, partitions: Sequence[Any], positions: dict[tuple[str, int], Position]
 ) -> Iterator[ErrorCode]:
-    """Of each partition, why it gets no position; none where it is added to `moved`."""
+    """Of each partition, why it gets no position; none where it is added to `positions`."""
     view, code = call.topic(topic)
     if view is not None and any(_is_beyond(view, partition) for partition in partitions):
         # Another server may have shown what was appended since.
         view = call.views.topic(topic, is_newest=True) or view
-    for asked in partitions:
-        number, offset, metadata = asked.partition_index, asked.committed_offset, asked.committed_metadata or ""
+    for partition in partitions:
         if view is None:
             yield code
-        elif number not in view.partitions:
-            yield ErrorCode.unknown_topic_or_partition
-        elif len(metadata.encode()) > call.limits.metadata_bytes:
-            yield ErrorCode.offset_metadata_too_large
-        elif offset < 0 or _is_beyond(view, asked):
-            yield ErrorCode.offset_out_of_range
-        else:
-            state = PartitionState.of_row(view.snapshot.topic_id, view.partitions[number])
-            client_epoch = getattr(asked, "committed_leader_epoch", -1)
-            # The client's own epoch, where this log can have it: it knows from which leader it has read.
-            epoch = state.position(offset).leader_epoch
-            if client_epoch >= 0 and state.leader_epochs.allows(client_epoch):
-                epoch = client_epoch
-            moved[topic, number] = Position(offset, state.topic_id, epoch, metadata, call.now_ms())
-            yield ErrorCode.none
+            continue
+        failure = _failure(call, view, partition)
+        if failure is ErrorCode.none:
+            positions[topic, partition.partition_index] = _position(view, partition)
+        yield failure
 
 
-def _is_beyond(view: ServedTopic, asked: Any) -> bool:
-    row = view.partitions.get(asked.partition_index)
-    return row is not None and asked.committed_offset > row.log_end_offset
+def _failure(call: Call, view: ServedTopic, partition: Any) -> ErrorCode:
+    """Why a partition gets no position, none where it may."""
+    if partition.partition_index not in view.partitions:
+        return ErrorCode.unknown_topic_or_partition
+    if len((partition.committed_metadata or "").encode()) > call.limits.metadata_bytes:
+        return ErrorCode.offset_metadata_too_large
+    if partition.committed_offset < 0 or _is_beyond(view, partition):
+        return ErrorCode.offset_out_of_range
+    return ErrorCode.none
 
 
-def _commit(call: Call, moved: dict[tuple[str, int], Position]) -> ErrorCode | None:
+def _position(view: ServedTopic, partition: Any) -> Position:
+    state = PartitionState.of_row(view.snapshot.topic_id, view.partitions[partition.partition_index])
+    client_epoch = getattr(partition, "committed_leader_epoch", -1)
+    # The client's own epoch, where this log can have it: it knows from which leader it has read.
+    epoch = state.position(partition.committed_offset).leader_epoch
+    if client_epoch >= 0 and state.leader_epochs.allows(client_epoch):
+        epoch = client_epoch
+    return Position(partition.committed_offset, state.topic_id, epoch, partition.committed_metadata or "", wall_ms())
+
+
+def _is_beyond(view: ServedTopic, partition: Any) -> bool:
+    row = view.partitions.get(partition.partition_index)
+    return row is not None and partition.committed_offset > row.log_end_offset
+
+
+def _commit(call: Call, positions: dict[tuple[str, int], Position]) -> ErrorCode | None:
     """The error that all partitions get, None where the positions were committed."""
     body = call.request.body
-    member = body.generation_id_or_member_epoch, body.member_id, getattr(body, "group_instance_id", None)
+    member = MemberAt(body.generation_id_or_member_epoch, body.member_id, getattr(body, "group_instance_id", None))
     try:
         if call.stored_groups.are_read_only:
             return ErrorCode.group_authorization_failed
-        call.coordinator.check_commit(body.group_id, *member)
+        call.coordinator.check_commit(body.group_id, member)
         group = call.group(body.group_id)
         if group is None:  # nothing is ever written there
             return ErrorCode.group_authorization_failed
-        if moved:
-            call.stored_groups.commit(group, moved, member, call.owner)
+        if positions:
+            call.stored_groups.commit(group, positions, member, call.owner)
     except RefusedError as error:
         return error.code
     except UnknownOutcomeError as error:
@@ -125,16 +136,16 @@ def _positions(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
         return {"error_code": ErrorCode.coordinator_not_available, "topics": []}
     named: dict[str, list[int]] = {}
     if topics is None:
-        for topic, partition in sorted(positions):
-            named.setdefault(topic, []).append(partition)
+        for name, partition in sorted(positions):
+            named.setdefault(name, []).append(partition)
     else:
-        for asked, numbers in distinct_partitions(topics, "name", "partition_indexes"):
-            named.setdefault(asked.name, []).extend(numbers)
+        for topic, numbers in distinct_partitions(topics, "name", "partition_indexes"):
+            named.setdefault(topic.name, []).extend(numbers)
     return {
         "error_code": ErrorCode.none,
         "topics": [
-            {"name": topic, "partitions": [_committed(call, positions, (topic, number)) for number in numbers]}
-            for topic, numbers in named.items()
+            {"name": name, "partitions": [_committed(call, positions, (name, number)) for number in numbers]}
+            for name, numbers in named.items()
         ],
     }
 

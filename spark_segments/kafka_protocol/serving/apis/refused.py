@@ -10,7 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.serving.call import Api, Call, NotYet, distinct_partitions
+from spark_segments.kafka_protocol.serving.api_call import Api, Call, NotYet, distinct_partitions
 
 PRODUCE, INIT_PRODUCER_ID, DESCRIBE_ACLS, CONSUMER_GROUP_HEARTBEAT = 0, 22, 29, 68
 _BY_ID = 13  # from this version of Produce on topics are named by their id

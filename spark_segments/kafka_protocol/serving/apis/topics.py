@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from spark_segments.kafka_protocol.serving.call import NODE_ID, Api, Call, distinct_partitions
+from spark_segments.kafka_protocol.serving.api_call import NODE_ID, Api, Call, distinct_partitions
 from spark_segments.kafka_protocol.serving.messages import Each
 from spark_segments.kafka_protocol.serving.views import ServedTopic
 

@@ -13,13 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.config import is_topic_name
 from spark_segments.errors import MissingFileError, SegmentsError, UnknownTopicError
-from spark_segments.kafka_protocol.serving.coordinator import Coordinator, RefusedError
+from spark_segments.kafka_protocol.serving.coordinator import Coordinator
+from spark_segments.kafka_protocol.serving.group_members import RefusedError
 from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.messages import BadRequestError, Request
 from spark_segments.kafka_protocol.serving.stored_groups import StoredGroups
 from spark_segments.kafka_protocol.serving.views import ServedTopic, Views
 from spark_segments.log import Group
-from spark_segments.quantities import wall_ms
 
 if TYPE_CHECKING:
     from spark_segments.kafka_protocol.serving.credentials import Login
@@ -92,7 +92,8 @@ class Call:
         self.warnings.clear()
         self.afterwards.clear()
         with self._lock:
-            self.is_parked = self._was_woken = False
+            self.is_parked = False
+            self._was_woken = False
 
     def park(self) -> bool:
         """Waits to be woken; False: it was, since it began."""
@@ -103,7 +104,9 @@ class Call:
     def wake(self) -> None:
         """Has the answer asked for again, if it waits. Any thread may, any number of times."""
         with self._lock:
-            was_parked, self.is_parked, self._was_woken = self.is_parked, False, True
+            was_parked = self.is_parked
+            self.is_parked = False
+            self._was_woken = True
         if was_parked:
             self.go_on()
 
@@ -142,11 +145,6 @@ class Call:
         if time.monotonic() > self.late_seconds:
             raise BadRequestError(f"An answer takes more than {self.limits.request_seconds:.0f} seconds")
 
-    @staticmethod
-    def now_ms() -> int:
-        """The clock by which positions are committed, in ms since 1970."""
-        return wall_ms()
-
 
 def error_code(error: SegmentsError) -> ErrorCode:
     """Kafka's error for one of ours."""
@@ -182,7 +180,7 @@ def distinct_partitions(
     for topic in topics:
         new = []
         for partition in getattr(topic, partitions):
-            place = getattr(topic, name), getattr(partition, number) if number else partition
+            place = (getattr(topic, name), getattr(partition, number) if number else partition)
             if place not in seen:
                 seen.add(place)
                 new.append(partition)
