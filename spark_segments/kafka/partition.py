@@ -114,6 +114,7 @@ def recover_partition(
     """Recovers a partition; None where all of it is `copied`. `copies` get what is scanned of segments that are not.
     Raises ChangingPartitionError where a running broker changed its files in each of some attempts.
     """
+    # An attempt during which a file changed counts for nothing: its parts are of two logs, neither of which it is.
     changed: str | None = None
     for _ in range(_ATTEMPTS):
         try:
