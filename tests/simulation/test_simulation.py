@@ -33,6 +33,12 @@ def test_nothing_is_lost_doubled_or_resurrected(seed):
     assert outcome.counts["commits on a commit that was not opened again"] > 0
 
 
+def test_keys_are_found_by_an_index_whatever_happens_beside_it():
+    outcome = run(3, COMMITS)
+    assert outcome.violation is None, f"python -m verification.simulation --seed 3 --commits {COMMITS}"
+    assert outcome.counts["offsets that an index answered for"] > 0
+
+
 @pytest.mark.proof
 def test_a_seed_has_the_same_events_in_every_process(python_environment):
     """And another seed has others."""

@@ -30,7 +30,7 @@ from verification.simulation.world import World
 
 CPUS = 2
 
-LAYERS = ("format", "storage", "config", "execution", "log", "maintenance", "replicas")
+LAYERS = ("format", "storage", "config", "execution", "log", "maintenance", "replicas", "keys")
 
 OF_THE_MACHINE = "spark_segments.format.kernels"
 """Where kernels are compiled and kept between runs: the first run of a seed must not differ from the next."""

@@ -19,6 +19,7 @@ from verification.simulation.delta import DeltaLogs
 from verification.simulation.environment import simulated
 from verification.simulation.faults import drawn, shown
 from verification.simulation.groups import GroupJudge, consume
+from verification.simulation.indexes import keep_indexes
 from verification.simulation.jobs import maintain
 from verification.simulation.judge import Judge, view
 from verification.simulation.mirrors import Follower, compare_followers, follow, last_mirror, mirrored_anew
@@ -69,6 +70,9 @@ ACTORS: dict[str, Callable[[Simulation, Process], None]] = {
 ALWAYS = ("writer-a", "reader-a", "maintainer-a")
 TABLE_ACTORS = {"table-a": keep_tables, "table-b": keep_tables}
 """Of every third seed: delta-rs takes its time."""
+
+INDEX_ACTORS = {"index-a": keep_indexes, "index-b": keep_indexes}
+"""Of another third of the seeds."""
 
 SHARED_DISKS = {"stream-b": "stream-a"}
 
@@ -169,6 +173,9 @@ def _start(simulation: Simulation) -> None:
     if simulation.world.seed % 3 == 2:
         actors = ACTORS | TABLE_ACTORS
         there += TABLE_ACTORS
+    if simulation.world.seed % 3 == 0:
+        actors = ACTORS | INDEX_ACTORS
+        there += INDEX_ACTORS
     for number, name in enumerate(there):
         disk = disks.setdefault(SHARED_DISKS.get(name, name), {})
         host = simulation.hosts[number % HOSTS]
