@@ -16,6 +16,7 @@ from spark_segments.format.cleaner.offset_map import OffsetMap
 from spark_segments.format.cleaner.transactions import CleanedTransactions
 from spark_segments.format.compression import compress, compress_blocks
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.format.decoding.section_opener import OPENED_BYTES
 from spark_segments.format.kernels.memory import address_of, granted
 from spark_segments.format.layout import CODECS, RECORDS_POSITION
 from spark_segments.format.window import Window
@@ -25,9 +26,9 @@ from verification.world.kafka_bytes.segment_bytes import encode_records
 COMPRESSING = [name for name in CODECS if name != "none"]
 
 
-def log_of(codec: str, batch_bytes: int) -> bytes:
+def log_of(codec: str, batch_bytes: int, count: int = 40_000) -> bytes:
     """Records of which many are superseded, some in every batch, in batches of that size before compression."""
-    numbers = np.random.default_rng(1).integers(0, 20_000, 40_000)
+    numbers = np.random.default_rng(1).integers(0, 20_000, count)
     records = pa.record_batch(
         {
             "key": pa.array([b"%08d" % number for number in numbers], pa.binary()),
@@ -86,6 +87,16 @@ def test_calls_of_python_do_not_grow_with_batches(codec):
     for name, run in used(small).items():
         # Of the same bytes: a part more or less, by where batches end.
         assert calls_of(run) < calls_of(of_large[name]) + more / 4, name
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_what_is_decompressed_at_a_time_takes_few_calls_of_python(codec):
+    """Tables, figures and rules are made once for many of such parts."""
+    small, large = used(log_of(codec, 16 << 10)), used(log_of(codec, 16 << 10, 120_000))
+    parts = (len(log_of("none", 16 << 10, 120_000)) - len(log_of("none", 16 << 10))) / OPENED_BYTES
+    assert parts > 8
+    for name in ("map", "clean", "decode"):
+        assert calls_of(large[name]) - calls_of(small[name]) < 32 * parts, name
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
