@@ -485,7 +485,9 @@ def sign(world: World) -> None:
     if not key.exists():
         _make_key(key)
     ran = segments("verify", world.log.uri, world.topic, "--deep", "--sign", key, "--checksums", path)
-    assert ran.code == 0, ran.error
+    if world.is_late is not False and ran.code:
+        return  # that a capture came late is a finding, and a log with findings is not signed
+    assert ran.code == 0 and not world.is_late, f"a log that was captured late is signed, or {ran.error}"
     world.signed = SignedList(path, world.live_files(), world.log.topic(world.topic).version)
 
 
