@@ -421,6 +421,17 @@ def test_a_file_that_is_deleted_in_the_midst_is_planned_again_and_then_the_log_i
         assert database.sql('SELECT max("offset") AS n FROM orders').to_table().num_rows == 1
 
 
+def test_a_frame_whose_file_is_deleted_ends_with_its_name_and_is_right_once_it_is_made_again(orders, uri):
+    update(orders, uri)
+    frame = scan_topic(orders.uri, "orders").select("value")
+    (file,) = Path(uri).glob("*.parquet")
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=file.name):
+        frame.collect()
+    shutil.rmtree(uri)
+    assert scan_topic(orders.uri, "orders").select("value").collect().height == 3
+
+
 @pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("cut", [0, 20, -9])
 def test_a_damaged_file_of_a_table_is_not_read(orders, uri, cut, safe, caplog):
