@@ -1535,6 +1535,22 @@ MUTANTS = (
         "tests/maintenance/test_as_one.py::test_rows_that_came_before_the_columns_changed_are_read_from_the_log",
     ),
     Mutant(
+        "tables",
+        "a database reads a topic as it did before an append",
+        "lake/as_one.py",
+        " or one.scan.snapshot is not scan.snapshot:\n",
+        ":\n",
+        "tests/maintenance/test_as_one.py::test_each_result_of_a_database_is_of_the_newest_log",
+    ),
+    Mutant(
+        "tables",
+        "a query has rows of a table that are below the log start",
+        "lake/as_one.py",
+        'if first <= partition <= last and file.bounds["offset"][0] < offset:\n',
+        "if False:\n",
+        "tests/maintenance/test_as_one.py::test_rows_below_the_log_start_do_not_count",
+    ),
+    Mutant(
         "pairs",
         "a broker's retention leaves an active segment that has expired",
         "maintenance/rolling/planned_segments.py",
