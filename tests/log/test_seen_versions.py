@@ -46,6 +46,19 @@ def test_a_log_that_was_made_anew_with_as_many_versions_is_another(tmp_path):
     assert seen.topic("orders").snapshot.topic_id != before.topic_id
 
 
+def test_a_topic_that_this_handle_made_in_place_of_another_is_its_own(tmp_path):
+    """The snapshot of the topic before has the same number, and somebody still reads it."""
+    log = made(str(tmp_path / "log"), 0)
+    before = log.topic("orders").snapshot
+    shutil.rmtree(log.uri)
+    LogDir.create(log.uri)
+    log.create_topic("orders", partitions=3)
+    assert log.topic("orders").snapshot.version == before.version
+    assert log.topic("orders").snapshot.topic_id != before.topic_id
+    log.topic("orders").append(ROWS)
+    assert LogDir.open(log.uri).topic("orders").scan().to_table().num_rows == len(ROWS)
+
+
 def test_a_topic_that_was_deleted_meanwhile_is_unknown(log):
     seen = LogDir.open(made(log.uri, 1).uri)
     assert end(seen) == 1

@@ -76,8 +76,8 @@ class Manifest:
         self.topic = topic
         self.log = TopicLog(storage, topic, open_delta_log, defaults)
         self._seen: TableVersion | None = None  # the latest version, when this object looked last
-        # Its snapshot, as long as somebody has it. The rows of a large topic are not held here.
-        self._seen_snapshot: weakref.ref[Snapshot] | None = None
+        # A version that was seen and its snapshot, as long as somebody has it: rows of a large topic are not held here.
+        self._seen_snapshot: tuple[TableVersion, weakref.ref[Snapshot]] | None = None
         self._committed: TableVersion | None = None  # by the last commit of this object
         self._copied = -1  # the version of the newest recovery copy, when this object looked last
         self._turn = Turn()
@@ -109,18 +109,23 @@ class Manifest:
             state = self.log.state(version, seen=None if reopened else self._seen)
         if version is None:
             self._seen = state.table
-            self._seen_snapshot = weakref.ref(state.snapshot)
+            self._seen_snapshot = state.table, weakref.ref(state.snapshot)
         if state.snapshot.deleted_ms is not None and not deleted:
             raise self.log.unknown("It was deleted")
         return state
 
     def _same_state(self) -> TableState | None:
-        """The latest state, of the snapshot that was seen last if it is still that one; None where nobody has it."""
-        seen = self._seen
-        snapshot = None if self._seen_snapshot is None else self._seen_snapshot()
-        if seen is None or snapshot is None or snapshot.version != seen.version:
+        """The latest state, of the snapshot that was seen last if it is still that one; None where nobody has it.
+
+        The table is compared, and not its number: a topic that this object made in another's place begins at 0 again.
+        """
+        if self._seen is None or self._seen_snapshot is None:
             return None
-        return self.log.state_after(TableState(seen, snapshot, self.log.store, self.log.delta))
+        table, held = self._seen_snapshot
+        snapshot = held()
+        if snapshot is None or table is not self._seen:
+            return None
+        return self.log.state_after(TableState(table, snapshot, self.log.store, self.log.delta))
 
     def state_for_commit(self, *, is_latest: bool = False) -> TableState:
         """As `state`, for a commit on top of it: where the last commit was made here, the table is not opened again.
