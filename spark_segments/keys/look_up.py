@@ -95,14 +95,17 @@ class KeyIndexes:
 
     def has_keys(self, topic: str, keys: Sequence[bytes], *, besides: Mapping[int, Collection[int]]) -> bool:
         """Whether an index of the topic has an entry of any of the keys, also of records that have left the log, at
-        other offsets than `besides`.
+        other offsets than `besides`. What cannot be read may have one.
         """
         for name in indexes(self._storage, topic):
             newest = IndexFiles(self._storage, topic, name).newest_list()
+            if newest.is_damaged:
+                return True
             answers = self._asked(newest, newest.runs, keys)
             for run, answer in zip(newest.runs, answers, strict=True):
-                offsets = set() if answer is None else {*answer.offsets.tolist()}
-                if (answer is not None and answer.is_anywhere) or offsets - {*besides.get(run.partition, ())}:
+                if answer is None or answer.is_anywhere:
+                    return True
+                if {*answer.offsets.tolist()} - {*besides.get(run.partition, ())}:
                     return True
         return False
 

@@ -184,6 +184,15 @@ def test_an_erasure_says_that_an_index_of_a_newer_format_keeps_its_keys(log, tmp
     assert not any(b"0 1" in path.read_bytes() for path in tmp_path.rglob("*.log")), "the history went all the same"
 
 
+def test_the_history_goes_where_a_run_before_had_erased_all_that_is_live(log, tmp_path):
+    index(log)
+    erase(log, topics=["t"], keys=[b"k1"])
+    written_by_a_newer_version(tmp_path)
+    with pytest.raises(FormatVersionError, match="newer version"):
+        erase(log, topics=["t"], keys=[b"k1"], history=True)
+    assert not any(b"0 1" in path.read_bytes() for path in tmp_path.rglob("*.log"))
+
+
 def test_a_damaged_list_is_no_index_says_so_and_is_built_again(log, tmp_path):
     index(log)
     damage_newest_list(tmp_path)

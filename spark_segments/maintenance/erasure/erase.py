@@ -141,10 +141,10 @@ class _Erasure:
                 f"Other jobs replaced segments of {self.topic} in each of {MOST_ROUNDS} rounds",
                 hint="Run it again when no roll or compaction runs",
             )
-        self._note_for_followers()
         # A hash of a key is personal data, too. Asked of each run, also of one that has nothing else to do: the run
         # before it may have been killed here.
         try:
+            self._note_for_followers()
             job.log.key_offsets.forget_erased(self.topic, keys=self.keys, at_once=self.history)
         finally:  # an index that cannot forget does not keep the records
             if self.history:
@@ -155,7 +155,9 @@ class _Erasure:
         of a follower, to which no key is told, may have them as well.
         """
 
-        def change(current: Snapshot) -> Change:
+        def change(current: Snapshot) -> Change | None:
+            if current.topic_id != self.topic_id:  # it was deleted and made again, and has had no such erasure
+                return None
             return Change(Operation.ERASE, topic=self._topic_row(current, history=self.history))
 
         log = self.job.log
