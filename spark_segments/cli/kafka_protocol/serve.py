@@ -72,7 +72,7 @@ def serve(
     access: AccessOptions,
     location: ConfiguredLogOptions,
     groups: str = option(
-        "Which groups clients may join and move: none, those that clients of a server made, or all.",
+        "Which groups clients may join, move and delete: none, those that clients of a server made, or all.",
         default="own",
         metavar="read-only|own|all",
     ),

@@ -21,7 +21,7 @@ READ_ONLY = "read-only"
 OWN = "own"
 ALL = "all"
 POLICIES = (READ_ONLY, OWN, ALL)
-"""Which groups clients may join and move: none; the groups that clients of a server made; all."""
+"""Which groups clients may join, move and delete: none; the groups that clients of a server made; all."""
 
 MADE_BY_SERVE = "serve"
 """Who made a group that clients of `segments serve` were the first to commit to: `made_by` of its commits."""
@@ -134,10 +134,11 @@ class StoredGroups:
         As in `commit`, a later lease than this server's ends it: another server has the groups, and may have members.
         """
         number = self._coordinator.lease_number
-        if not (self.are_read_only or self._coordinator.holds()):
-            raise RefusedError(ErrorCode.not_coordinator)
 
         def check(begun: Positions) -> None:
+            # Asked in each try: this server may have slept so long that another has the groups and members of its own.
+            if not (self.are_read_only or self._coordinator.holds()):
+                raise RefusedError(ErrorCode.not_coordinator)
             if begun.lease > number:
                 self._coordinator.outnumbered_by(begun.lease, number)
                 raise RefusedError(ErrorCode.not_coordinator)

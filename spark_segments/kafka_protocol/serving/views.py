@@ -309,6 +309,10 @@ class Views:
             listed = self._groups = (time.monotonic(), [group.id for group in Group.with_positions(self.log)])
         return listed[1]
 
+    def look_for_groups(self) -> None:
+        """Has the next `groups` look again: this server has deleted one."""
+        self._groups = None
+
     def topic(self, name: str, *, is_newest: bool = False) -> ServedTopic | None:
         """The topic's snapshot, None where there is no topic; `is_newest`: with the newest commit, however short ago.
         Raises SegmentsError where it cannot be read.

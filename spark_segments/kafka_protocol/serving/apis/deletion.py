@@ -54,6 +54,7 @@ def _deleted(call: Call, name: str, chosen: Collection[tuple[str, int]] | None) 
         if group is None:  # a directory of Kafka's, where nothing is written
             return ErrorCode.group_authorization_failed
         call.stored_groups.delete(group, chosen)
+        call.views.look_for_groups()
     except RefusedError as error:
         return error.code
     except SegmentsError as error:
