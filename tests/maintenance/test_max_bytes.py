@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spark_segments import LogDir
 from spark_segments.config import topic_config
 from spark_segments.errors import InvalidOptionError, StorageError
-from spark_segments.maintenance import Report, retain, roll, vacuum
+from spark_segments.maintenance import Report, mirror, retain, roll, vacuum
 from spark_segments.maintenance.retention.max_bytes import plan_max_bytes, topic_sizes, with_max_bytes
 from spark_segments.maintenance.retention.retention_plan import REASONS, plan_retention
 from tests.examples import examples
@@ -424,6 +424,15 @@ def test_files_of_deleted_topics_wait_for_vacuum(full):
     report = retain(full, now_ms=LATER_MS, max_bytes=live_bytes).to_dict()
     assert report["partitions"] == [] and report["details"]["live_bytes"] == sizes(full)[0] < live_bytes
     assert report["details"]["waiting_bytes"] == all_bytes - report["details"]["live_bytes"]
+
+
+def test_a_follower_counts_towards_no_limit_and_is_warned_of(full, tmp_path):
+    follower = LogDir.create(str(tmp_path / "follower"))
+    assert not mirror(follower, leader=full).failed
+    report = retain(follower, now_ms=LATER_MS, max_bytes=0).to_dict()
+    assert report["partitions"] == [] and not report["failed"]
+    assert report["details"]["live_bytes"] == report["details"]["waiting_bytes"] == 0
+    assert "3 followers (orders, payments, prices) not counted by max_bytes" in report["warnings"][0]
 
 
 def test_a_topic_or_a_limit_that_makes_no_sense_is_an_error(full):

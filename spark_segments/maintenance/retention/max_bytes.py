@@ -16,6 +16,7 @@ import pyarrow as pa
 from spark_segments.config import TopicConfig
 from spark_segments.errors import InvalidOptionError, SegmentsError
 from spark_segments.log.manifest import row_tables
+from spark_segments.log.manifest.role import FOLLOWER
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.maintenance.job import Job
 from spark_segments.maintenance.retention.retention_plan import (
@@ -28,6 +29,7 @@ from spark_segments.maintenance.retention.retention_plan import (
     plan_retention,
     prefix,
 )
+from spark_segments.quantities import plural
 
 _NOTHING = -1
 _SIZES = ("log_bytes", "index_bytes", "time_index_bytes", "txn_index_bytes")
@@ -175,7 +177,7 @@ class MaxBytesPlan:
 
 
 def plan_log_directory(job: Job, snapshots: Sequence[Snapshot], max_bytes: int, min_retention_ms: int) -> MaxBytesPlan:
-    """Plans for all topics of a log directory. `snapshots`: of all topics that are not deleted.
+    """Plans for a log directory. `snapshots`: of all topics that jobs may shorten: neither deleted ones nor followers.
 
     A topic that cannot be read is left out. Raises InvalidOptionError for a negative limit or floor.
     """
@@ -193,7 +195,7 @@ def plan_log_directory(job: Job, snapshots: Sequence[Snapshot], max_bytes: int, 
         plan.held["held_young_bytes"] += topic.young_bytes
         plan.held["held_compacted_bytes"] += topic.compacted_bytes
     plan.ends = dict(zip(sizes, plan_max_bytes([*sizes.values()], max_bytes), strict=True))
-    plan.waiting_bytes += _bytes_of_others(job, {snapshot.topic for snapshot in snapshots})
+    plan.waiting_bytes += _waiting_bytes_of_others(job, {snapshot.topic for snapshot in snapshots})
     return plan
 
 
@@ -214,13 +216,27 @@ def _planned_topic(job: Job, snapshot: Snapshot, plan: MaxBytesPlan, min_retenti
     return topic_sizes(live, expired, config, job.now_ms, min_retention_ms, len(starts))
 
 
-def _bytes_of_others(job: Job, topics: Collection[str]) -> int:
-    """The bytes of all files of topics that were deleted, which are none of these `topics`."""
+def _waiting_bytes_of_others(job: Job, topics: Collection[str]) -> int:
+    """The bytes of files that wait for vacuum, of topics that are none of these `topics`: deleted ones and followers.
+
+    Followers are warned of: what they hold counts towards no limit, since their leader alone can shorten them.
+    """
     waiting_bytes = 0
+    followers = []
     for name in job.log.directories():
-        if name not in topics:
-            with contextlib.suppress(SegmentsError):  # never made, or reported as unreadable already
-                waiting_bytes += _all_bytes(job.log.manifest(name).snapshot(deleted=True))
+        if name in topics:
+            continue
+        with contextlib.suppress(SegmentsError):  # never made, or reported as unreadable already
+            snapshot = job.log.manifest(name).snapshot(deleted=True)
+            waiting_bytes += _all_bytes(snapshot)
+            if snapshot.deleted_ms is None and snapshot.role == FOLLOWER:
+                waiting_bytes -= int(file_bytes(snapshot.live).sum())
+                followers.append(name)
+    if followers:
+        job.report.warn(
+            f"{plural(len(followers), 'follower')} ({', '.join(followers[:3])}{', …' if len(followers) > 3 else ''}) "
+            "not counted by max_bytes: retention at the leader shortens them, by the next mirror"
+        )
     return waiting_bytes
 
 

@@ -138,7 +138,7 @@ def _warn(warnings: list[str], topic: str, version: int, error: Exception) -> No
         return
     warnings.append(
         f"The settings of topic {topic} at version {version} cannot be read ({error}): the records that were appended "
-        "from there to the next change of settings are held against none"
+        "before it, and from there to the next change of settings, are held against none"
     )
 
 
