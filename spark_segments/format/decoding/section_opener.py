@@ -79,13 +79,12 @@ class SectionOpener:
 
         0 where the first is left to `decompress`: another kind of frame, damage, or too large for the memory.
         """
-        if self._memory is None:
-            self._memory = pa.allocate_buffer(OPENED_BYTES + _FRAME_ROOM_BYTES)
-        count = int(kernels.open_sections(sections[:_MOST_OPENED], self._memory, wanted_bytes))
+        memory = self._room()
+        count = int(kernels.open_sections(sections[:_MOST_OPENED], memory, wanted_bytes))
         if self._keep and count:
             sections[:count, BUFFER] = len(self._buffers)
-            sections[:count, BUFFER_ADDRESS] = self._memory.address
-            self._buffers.append(self._memory)
+            sections[:count, BUFFER_ADDRESS] = memory.address
+            self._buffers.append(memory)
         return count
 
     def _open_at_once(self, sections: np.ndarray, codec: int, wanted_bytes: int) -> int:
