@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -150,11 +150,7 @@ class IndexList:
 
 
 def _columns(kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {column.name: [] for column in fields(kind)}
-    for row in map(asdict, rows):
-        for name, value in row.items():
-            columns[name].append(value)
-    return columns
+    return {column.name: [getattr(row, column.name) for row in rows] for column in fields(kind)}
 
 
 def _rows(kind: type[Any], columns: dict[str, list[Any]]) -> list[tuple[Any, ...]]:

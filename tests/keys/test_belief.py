@@ -82,6 +82,6 @@ def test_a_mirror_has_no_index_and_its_own_is_not_believed_after_a_pass_over_its
 
 def test_every_operation_is_known_or_ends_the_belief():
     words = {word for name, word in vars(Operation).items() if name.isupper() and isinstance(word, str)}
-    ending = {"create", "delete", "import", "mirror", "restore"}
+    ending = {"capture", "create", "delete", "import", "mirror", "restore"}
     assert words - Operation.LEAVING_OFFSETS == ending
     assert ending >= Operation.BRINGING_BACK

@@ -60,7 +60,12 @@ def stepped(path, step: int, happens: Callable[[], None], *, after: bool) -> Log
             happens()
         result = go()
         if own == step and after:
-            happens()
+            try:
+                happens()
+            except Killed:
+                if hasattr(result, "close"):  # a process that is killed leaves no open file
+                    result.close()
+                raise
         return result
 
     return opened(path, PlayedFiles(**dict.fromkeys(CALLS, play)))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 
 import pytest
 
 from spark_segments import LogDir
 from spark_segments.errors import InvalidOptionError
+from spark_segments.keys.index_list import IndexFiles
 from spark_segments.keys.job import index
 from spark_segments.spark.options import read_options, stream_options
 from verification.world.kafka_bytes.golden_files import golden_dir
@@ -69,6 +71,28 @@ def test_keys_go_with_offsets_transactions_and_tasks(spark, log):
 def test_typed_keys_are_values_of_their_format(spark, log):
     reader = spark.read.format("segments").options(subscribe="typed", **{"key.format": "long", "keys": '[3, "4"]'})
     assert sorted(row.key for row in reader.load(log.uri).select("key").collect()) == [3] * 4 + [4] * 4
+
+
+def test_executors_build_the_bytes_that_one_process_builds(spark, tmp_path, limits):
+    limits(INDEX_RANGE_RECORDS=100, MOST_MERGED_RUNS=2)
+    log = LogDir.create(str(tmp_path / "process"))
+    log.create_topic("t", 2)
+    for number in range(3):
+        log.topic("t").append([{"key": f"k{row % 90}", "value": f"{number} {row}"} for row in range(300)])
+    shutil.copytree(tmp_path / "process", tmp_path / "executors")
+    by_executors = LogDir.open(str(tmp_path / "executors"))
+    assert index(log).ok and index(by_executors, spark=spark).ok
+    assert index(log).details == index(by_executors).details
+    runs = {place: runs_of(tmp_path / place) for place in ("process", "executors")}
+    assert runs["process"] == runs["executors"]
+    assert len(runs["process"]) > 2
+
+
+def runs_of(path):
+    """{a run's partition and offsets: its bytes, and whether they are in the index}; the rest of its name is random."""
+    listed = {run.path for run in IndexFiles(LogDir.open(str(path)).storage, "t").newest_list().runs}
+    files = path.glob("_keys/t/key/runs/*.run")
+    return {file.name.partition(".")[0]: (file.read_bytes(), str(file.relative_to(path)) in listed) for file in files}
 
 
 def test_a_stream_of_keys_is_refused():
