@@ -53,7 +53,11 @@ def test_a_follower_is_described_with_its_leader(segments, places):
 
 def test_a_follower_refuses_records_and_jobs_by_exit_code_1(run, segments, places):
     segments("mirror", *places, "--once")
-    for arguments in (["append", places[1], "orders"], ["roll", places[1]], ["maintain", places[1], "prices"]):
+    for arguments in (
+        ["append", places[1], "orders"],
+        ["roll", places[1], "orders"],
+        ["maintain", places[1], "prices"],
+    ):
         ran = run(*arguments, stdin=b"x\n")
         assert ran.code == 1 and "it is no leader" in ran.error and places[0] in ran.error
     segments("vacuum", places[1])

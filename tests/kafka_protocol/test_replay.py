@@ -292,7 +292,7 @@ def test_settings_that_librdkafka_refuses_are_an_error_in_its_words(log, name, s
 
 
 def test_a_replay_without_a_name_is_an_error(log, name):
-    with pytest.raises(InvalidOptionError, match="no name"):
+    with pytest.raises(InvalidOptionError, match="cannot be a group's id"):
         replay(log, "127.0.0.1:1", [name], ReplayOptions(name=""))
 
 

@@ -1752,8 +1752,8 @@ MUTANTS = (
         "keys",
         "an index is believed for versions before its own",
         "keys/belief.py",
-        "    runs = [run for run in index_list.runs if run.version <= snapshot.version]\n",
-        "    runs = [*index_list.runs]\n",
+        "    return [run for run in index_list.runs if run.version <= snapshot.version]\n",
+        "    return [*index_list.runs]\n",
         "tests/keys/test_belief.py::test_what_an_earlier_version_still_has_is_found",
     ),
     Mutant(
