@@ -204,7 +204,7 @@ class TopicModel:
 
     def erase(self, keys: Collection[bytes], now_ms: int) -> list[bytes]:
         """All records of the keys go. In a compacted topic a tombstone of each key comes where it had a value.
-        Returns the keys of which there was a record to erase.
+        Returns the keys of which there was a record to erase: where only its tombstone is left, there is none.
         """
         self.commit += 1
         found = []
@@ -212,8 +212,6 @@ class TopicModel:
             newest = partition.newest()
             for key in sorted(keys):
                 offsets = [offset for offset, record in partition.written.items() if record.key == key]
-                if not partition.possible.isdisjoint(offsets):
-                    found.append(key)
                 kept = None
                 if "compact" in self.policy and key in newest and newest[key] in partition.possible:
                     kept = newest[key]
@@ -221,7 +219,10 @@ class TopicModel:
                         kept = partition.end
                         partition.place({kept: Record(key, None, now_ms)}, self.commit)
                         partition.end += 1
-                partition.forget([offset for offset in offsets if offset != kept])
+                gone = [offset for offset in offsets if offset != kept]
+                if not partition.possible.isdisjoint(gone):
+                    found.append(key)
+                partition.forget(gone)
         return self.note_erasure(found)
 
     def note_erasure(self, keys: Collection[bytes]) -> list[bytes]:
