@@ -53,12 +53,14 @@ class PartitionPlan:
     """How a partition here becomes equal to Kafka's.
 
     `replaces_all`: the copies replace all rows here, in a single commit. `adopts_cleaning`: the partition takes Kafka's
-    cleaner checkpoint; else offsets that are dirty here stay dirty.
+    cleaner checkpoint; else offsets that are dirty here stay dirty. `is_over`: nothing here is above the log start, and
+    nothing that was here is copied again.
     """
 
     tasks: tuple[SegmentCopy, ...]
     replaces_all: bool
     adopts_cleaning: bool
+    is_over: bool = False
 
     @property
     def needs_all(self) -> bool:
@@ -231,8 +233,15 @@ def plan_import(
         above_start = [row for row in rows if row.next_offset > log_start]
         if not above_start and theirs.log_end_offset > here.log_end_offset:
             above_start = rows[-1:]  # it ends at the log end, also where nothing in it is above the log start
-        tasks = [_task(current, kafka, row, row.base_offset) for row in above_start]
-        return PartitionPlan(tuple(tasks), replaces_all=True, adopts_cleaning=True)
+        # The segment that has Kafka's log start may begin below the log end here. What was here has all gone, some of
+        # it by an erasure perhaps, and does not come again.
+        #
+        #   Kafka   |base ..erased key..|..|log start====|=====
+        #   here    |===================|log end
+        #                               ^ copied from here on
+        first = here.log_end_offset if is_over else 0
+        tasks = [_task(current, kafka, row, max(row.base_offset, first)) for row in above_start]
+        return PartitionPlan(tuple(tasks), replaces_all=True, adopts_cleaning=True, is_over=is_over)
     tasks = list(_new(current, kafka, number, comparison.identical))
     return PartitionPlan(tuple(tasks), replaces_all=False, adopts_cleaning=comparison.identical)
 

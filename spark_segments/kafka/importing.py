@@ -192,7 +192,7 @@ class TopicImport:
         if plan.needs_all and recovered.scanned_from:
             self.to_scan_whole.add(number)
             return None
-        if plan.replaces_all:
+        if plan.replaces_all and not plan.is_over:
             check_erased(storage, self.manifest.storage, current, kafka, number)
         return plan
 

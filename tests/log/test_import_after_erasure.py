@@ -78,6 +78,24 @@ def test_erased_bytes_below_kafkas_log_start_do_not_come_back_either(log, kafka)
     assert tree(Path(log.uri)) == before
 
 
+def test_a_log_start_beyond_the_log_end_here_brings_new_records_and_nothing_erased(log, tmp_path):
+    """The segment that has Kafka's log start has the erased record, too. It is copied from the log end here on."""
+    kafka = KafkaSide(tmp_path / "kafka")
+    kafka.append([ADA, BOB, EVE])
+    log.import_kafka(kafka.write())
+    erased(log, b"ada")
+    kafka.append([BOB, EVE, BOB])
+    kafka.delete_records(5)
+    path = kafka.write()
+    log.import_kafka(path)
+    assert values(log) == values(LogDir.open(path))
+    assert values(log).keys() == {5}
+    topic = log.topic(TOPIC)
+    assert not any(b"ada" in Path(log.uri, row.path).read_bytes() for row in topic.snapshot.live_of(0))
+    assert b"ada" in (tmp_path / "kafka" / f"{TOPIC}-0" / f"{0:020d}.log").read_bytes()
+    assert verify(log, deep=True).findings == []
+
+
 def test_a_tombstone_in_kafka_is_the_way_on(log, kafka):
     log.import_kafka(kafka.write())
     erased(log, b"ada")

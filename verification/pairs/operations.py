@@ -729,9 +729,15 @@ def broker(world: World) -> LogDir:
 
 
 def source_erases(world: World) -> None:
-    """A key is erased where the records come from. Records that were copied before stay."""
+    """A key is erased where the records come from. Records that were copied before stay.
+
+    A broker that compacts has a tombstone of the key first: an erasure would else append one to the log that plays the
+    broker, and the directory would lack it.
+    """
     key = next(key for key in world.keys if key)
     source_appends(world)
+    if source(world).first_dirty_offset is not None:
+        source(world).append([(key, False)])
     if world.is_captured:
         has_captured(world, capture_it(world))
         succeeded(erase(broker(world), topics=[world.topic], keys=[key]))
