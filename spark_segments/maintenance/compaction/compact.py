@@ -138,8 +138,9 @@ def _compact_picked(job: Job, server: ServerConfig, picked: Sequence[tuple[Snaps
         # Rounds before the one that failed are committed: their figures are no failure.
         if result.error is not None and not result.rounds:
             job.report.fail(settings.topic, result.partition, result.error)
-        else:
+        elif result.rounds or result.lost:
             job.report.add(settings.topic, **result.line())
+        # Else nothing was to be cleaned after all: by its rows alone, a segment may have a tombstone that is due.
         records_without_key[settings.topic] += result.stats.no_key
     for name, count in records_without_key.items():
         if count:
