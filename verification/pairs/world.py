@@ -56,7 +56,7 @@ class Clock:
 
     def go_on(self, span_ms: int) -> None:
         self._played_ms += span_ms
-        self._moments.append((time.time_ns() // 1_000_000, self._played_ms))
+        self._moments.append((_next_tick_ms(), self._played_ms))
 
     def time_ns(self) -> int:
         return self.now_ms() * 1_000_000
@@ -80,6 +80,19 @@ class Clock:
 
     def _written_ms(self, mtime_ms: int) -> int:
         return next(played_ms for real_ms, played_ms in reversed(self._moments) if real_ms <= mtime_ms)
+
+
+def _next_tick_ms() -> int:
+    """The time of a file that would be written now, in ms since 1970. No file that exists has it yet.
+
+    Files get their times from the kernel's clock of ticks, which is some milliseconds late: by the exact clock, a file
+    that is written just behind a moment would be older than the moment.
+    """
+    begin_ms = time.clock_gettime_ns(time.CLOCK_REALTIME_COARSE) // 1_000_000
+    while True:
+        now_ms = time.clock_gettime_ns(time.CLOCK_REALTIME_COARSE) // 1_000_000
+        if now_ms > begin_ms:
+            return now_ms
 
 
 @dataclass
