@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import random
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from unittest import mock
 from urllib.parse import unquote
 
@@ -88,11 +90,15 @@ def _next_tick_ms() -> int:
     Files get their times from the kernel's clock of ticks, which is some milliseconds late: by the exact clock, a file
     that is written just behind a moment would be older than the moment.
     """
-    begin_ms = time.clock_gettime_ns(time.CLOCK_REALTIME_COARSE) // 1_000_000
-    while True:
-        now_ms = time.clock_gettime_ns(time.CLOCK_REALTIME_COARSE) // 1_000_000
-        if now_ms > begin_ms:
-            return now_ms
+    with tempfile.TemporaryFile(buffering=0) as file:
+        begin_ms = _mtime_ms(file)
+        while _mtime_ms(file) <= begin_ms:
+            file.write(b".")
+        return _mtime_ms(file)
+
+
+def _mtime_ms(file: IO[bytes]) -> int:
+    return os.fstat(file.fileno()).st_mtime_ns // 1_000_000
 
 
 @dataclass
