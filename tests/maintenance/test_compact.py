@@ -167,6 +167,23 @@ def test_a_tombstone_goes_after_its_time_and_not_before(log):
         append(log, ("c", str(wait_ms)), time_ms=START_MS + wait_ms)
 
 
+def test_a_forced_run_has_no_line_of_a_partition_whose_due_tombstone_stays_for_a_value_elsewhere(log):
+    """The rows say that a tombstone is due. Reading says that it stays: partition 0 has an older value of the key."""
+    log.create_topic("orders", config=CONFIG)
+    append(log, ("a", "1"), time_ms=START_MS)
+    log.topic("orders").alter(partitions=2)
+    append(log, ("a", None), time_ms=START_MS, partitions=[1])
+    for _ in range(2):
+        seal(log)
+        compact(log, now_ms=START_MS)
+        append(log, ("b", "1"), time_ms=START_MS, partitions=[1])
+    plan = compact(log, now_ms=START_MS + RETENTION_MS, force=True, dry_run=True)
+    assert (1, "compact") in {(line["partition"], line["action"]) for line in plan.partitions}
+    version = log.topic("orders").snapshot.version
+    assert compact(log, now_ms=START_MS + RETENTION_MS, force=True).partitions == []
+    assert log.topic("orders").snapshot.version == version
+
+
 def test_two_cleaners_at_once_leave_what_one_would(log):
     log.create_topic("orders", config=CONFIG)
     for number in range(20):

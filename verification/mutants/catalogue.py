@@ -333,6 +333,15 @@ MUTANTS = (
     ),
     Mutant(
         "compact",
+        "a forced run has a line of a partition of which nothing was cleaned",
+        "maintenance/compaction/compact.py",
+        "        elif result.rounds or result.lost:\n",
+        "        else:\n",
+        "tests/maintenance/test_compact.py"
+        "::test_a_forced_run_has_no_line_of_a_partition_whose_due_tombstone_stays_for_a_value_elsewhere",
+    ),
+    Mutant(
+        "compact",
         "an erasure is due again and again",
         "log/manifest/state/states.py",
         "(is_cleaned and one.horizon_ms is not None and now_ms >= one.horizon_ms)",
@@ -636,9 +645,18 @@ MUTANTS = (
         "import",
         "records that were erased here come back with a log that was cleaned",
         "kafka/importing.py",
-        "        if plan.replaces_all:\n            check_erased(",
+        "        if plan.replaces_all and not plan.is_over:\n            check_erased(",
         "        if False:\n            check_erased(",
         "tests/log/test_import_after_erasure.py::test_an_erased_record_does_not_come_back_with_a_cleaned_log",
+    ),
+    Mutant(
+        "import",
+        "the segment that has Kafka's log start brings back what was erased below it",
+        "kafka/import_plan.py",
+        "        first = here.log_end_offset if is_over else 0\n",
+        "        first = 0\n",
+        "tests/log/test_import_after_erasure.py"
+        "::test_a_log_start_beyond_the_log_end_here_brings_new_records_and_nothing_erased",
     ),
     Mutant(
         "import",
