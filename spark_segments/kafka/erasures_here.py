@@ -8,6 +8,7 @@ hide a record of Kafka's, too.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import numpy as np
 from spark_segments.difference import Comparison, History
 from spark_segments.errors import LogDirError
 from spark_segments.format.decoding.decode import decode_batches
-from spark_segments.log import SegmentFile
+from spark_segments.log import Segment, SegmentFile
 
 _ERASE_AGAIN = "delete the topic here, import it again, and erase the keys again"
 
@@ -96,6 +97,8 @@ def check_appended(ours: History, theirs: History, copied_end: int) -> None:
     """
     start = max(copied_end, theirs.partition.log_start_offset)
     end = ours.partition.log_end_offset
+    if start >= end:
+        return
     # A comparison reads neither side below its log start, though the bytes may be there.
     last_shared = _last_shared(theirs, ours, max(start, ours.partition.log_start_offset), end)
     offset = _first_offset(theirs, start if last_shared is None else last_shared + 1, end)
@@ -113,7 +116,7 @@ def check_appended(ours: History, theirs: History, copied_end: int) -> None:
 
 def _last_shared(history: History, other: History, start: int, end: int) -> int | None:
     """The last offset in [start, end) that has a record in both, None where none has."""
-    for row in reversed(history.segments):
+    for row in reversed(_segments(history, start, end)):
         low, high = max(start, row.base_offset), min(end, row.next_offset)
         shared = np.intersect1d(_offsets(history, low, high), _offsets(other, low, high), assume_unique=True)
         if len(shared):
@@ -123,7 +126,7 @@ def _last_shared(history: History, other: History, start: int, end: int) -> int 
 
 def _first_offset(history: History, start: int, end: int) -> int | None:
     """The first offset in [start, end) that has a record."""
-    for row in history.segments:
+    for row in _segments(history, start, end):
         offsets = _offsets(history, max(start, row.base_offset), min(end, row.next_offset))
         if len(offsets):
             return int(offsets[0])
@@ -140,7 +143,7 @@ def _first_alone(history: History, other: History, ranges: Sequence[tuple[int, i
     Memory is bounded by the offsets of one segment.
     """
     for start, end in ranges:
-        for row in history.segments:
+        for row in _segments(history, start, end):
             low, high = max(start, row.base_offset), min(end, row.next_offset)
             alone = np.setdiff1d(_offsets(history, low, high), _offsets(other, low, high), assume_unique=True)
             if len(alone):
@@ -148,13 +151,19 @@ def _first_alone(history: History, other: History, ranges: Sequence[tuple[int, i
     return None
 
 
+def _segments(history: History, start: int, end: int) -> tuple[Segment, ...]:
+    """The segments that overlap the offsets [start, end), in order: they are found without a look at the others."""
+    rows = history.segments
+    first = bisect.bisect_right(rows, start, key=lambda row: row.next_offset)
+    last = bisect.bisect_left(rows, end, lo=first, key=lambda row: row.base_offset)
+    return rows[first:last] if start < end else ()
+
+
 def _offsets(history: History, start: int, end: int) -> np.ndarray:
     """int64[n]: the offsets in [start, end) that have a record, in order."""
     offsets = [np.empty(0, np.int64)]
-    for row in history.segments:
+    for row in _segments(history, start, end):
         low, high = max(start, row.base_offset), min(end, row.next_offset)
-        if low >= high:
-            continue
         file = SegmentFile(history.storage, row)
         for window in file.windows(file.locate(low), check_crc=False):
             decoded = decode_batches(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.difference import History
 from spark_segments.errors import LogDirError
+from spark_segments.kafka.erasures_here import check_appended
 from spark_segments.kafka_protocol import capture
 from spark_segments.kafka_protocol.serving.views import Views
-from spark_segments.log import Change
+from spark_segments.log import Change, Segment
 from spark_segments.log.report import Report
 from spark_segments.maintenance import compact, mirror, promote, roll, verify
 from tests.log.followed_logs import COMPACTED, DAY_MS, LATER_MS, values
@@ -203,3 +206,48 @@ def test_a_capture_stops_where_a_record_was_appended_before_its_first(log, tmp_p
     kafka.append([BOB])
     [line] = captured(log, kafka, tmp_path / "broker").failed
     assert "has records that were appended here, from offset 0 on" in line["error"]
+
+
+class CountedRow:
+    """A segment's row that counts the looks at its offsets."""
+
+    def __init__(self, row: Segment, looks: Counter[str]) -> None:
+        self._row = row
+        self._looks = looks
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("base_offset", "next_offset"):
+            self._looks[name] += 1
+        return getattr(self._row, name)
+
+
+def counted_sides(place: Path, segments: int) -> tuple[History, History, Counter[str]]:
+    """A log, its source of so many segments, and the looks at the rows of both. All but the first segment have left the
+    log.
+    """
+    kafka = KafkaSide(place)
+    for _ in range(segments):
+        kafka.append([ADA])
+        kafka.roll()
+    source = LogDir.open(kafka.write())
+    history = History.of(source.topic(TOPIC).snapshot, source.storage, 0)
+    looks = Counter()
+    rows = tuple(CountedRow(row, looks) for row in history.segments)
+    return dataclasses.replace(history, segments=rows[:1]), dataclasses.replace(history, segments=rows), looks
+
+
+def test_an_import_of_many_segments_with_nothing_to_check_looks_at_none(tmp_path):
+    ours, theirs, looks = counted_sides(tmp_path / "kafka", 20)
+    check_appended(ours, theirs, 20)
+    assert looks.total() == 0
+
+
+def test_a_check_of_twice_the_segments_looks_at_hardly_more_than_twice_the_rows(tmp_path):
+    """A look at all rows for each row would be four times as many."""
+    totals = []
+    for segments in (20, 40):
+        ours, theirs, looks = counted_sides(tmp_path / f"{segments}", segments)
+        with pytest.raises(LogDirError, match="had records appended here"):
+            check_appended(ours, theirs, 0)
+        totals.append(looks.total())
+    assert 40 < totals[1] < 3 * totals[0]
