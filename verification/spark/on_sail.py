@@ -41,9 +41,7 @@ NOT_ON_SAIL = {
         "test_the_command_appends_rows_in_a_format",
     ),
     "no hash of lists": ("test_records_come_whole",),
-    "two columns of a name are refused by Sail itself": ("there twice",),
     "asks the JVM, an RDD or the driver's own files": (
-        "test_append_job.py",
         "test_conf.py",
         "test_session.py",
         "test_a_topic_that_becomes_compacted_while_the_tasks_write_refuses_the_commit",
