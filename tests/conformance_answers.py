@@ -25,7 +25,10 @@ def answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     kind, topic = request["request"], request.get("topic", "")
     if kind in ("read_kafka", "read_running"):
-        yield {"unsupported": "tests/log/kafka holds what Kafka wrote against Kafka's own tools"}
+        yield {
+            "unsupported": "tests/log/test_kafka_dir.py compares with Kafka's own tools what Kafka wrote, "
+            "and tests/log/test_running_broker.py reads beside a broker"
+        }
         return
     if kind == "rebuild":
         with tempfile.TemporaryDirectory() as place:
