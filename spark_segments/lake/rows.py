@@ -20,6 +20,7 @@ from spark_segments.execution import check_wanted
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.rules import PLACE, OtherKeys, Rule, places_of
 from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile, RowFacts
+from spark_segments.lake.truncates import Truncates, envelopes, truncates_in
 from spark_segments.log import Eras, Scan, ScanPart
 from spark_segments.storage import Storage, WriteStream
 from spark_segments.values.batches import FormatColumns
@@ -54,7 +55,7 @@ class Written:
     """What a task made of records, or of a file's rows: `files`, and their `rows` by partition. `dropped`: rows of the
     file that go; where none does, it stays. `undecided`: the places of rows of the file of which nobody knows whether
     they have to go. `undated`: records whose timestamp became null. `keys`: the columns RANKED of all records, where
-    they were asked for. `facts`: of the records.
+    they were asked for. `facts`: of the records. `truncates`: events among records without a key.
     """
 
     files: Sequence[DataFile] = ()
@@ -64,6 +65,7 @@ class Written:
     undated: int = 0
     keys: pa.Table | None = None
     facts: RowFacts = field(default_factory=RowFacts)
+    truncates: Truncates = field(default_factory=Truncates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,14 @@ def write_rows(log: Storage, target: TableTarget, by_keys: bool, parts: Sequence
     undated_rows = 0
     keys: list[pa.RecordBatch] = []
     facts = RowFacts()
+    truncates = Truncates()
     with _Files(target.storage, target.schema) as files:
         for part in parts:
             for records in Scan.read(log, [part]):
                 check_wanted()
+                if target.is_latest:
+                    records, keyless = _by_key(records)
+                    truncates = truncates.joined(_truncates_of(target, keyless))
                 facts = facts.joined(_facts_of(records, is_latest=target.is_latest))
                 if by_keys:
                     keys.append(records.select(Eras.RANKED))
@@ -116,7 +122,21 @@ def write_rows(log: Storage, target: TableTarget, by_keys: bool, parts: Sequence
                     files.write(day, rows_of_day)
         written = files.ended()
     all_keys = pa.Table.from_batches(keys) if keys else None
-    return Written(written, rows, undated=undated_rows, keys=all_keys, facts=facts)
+    return Written(written, rows, undated=undated_rows, keys=all_keys, facts=facts, truncates=truncates)
+
+
+def _by_key(records: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(the records with a key, the records without one)"""
+    keys = records.column("key")
+    if not keys.null_count:
+        return records, records[:0]
+    return records.filter(pc.is_valid(keys)), records.filter(pc.is_null(keys))
+
+
+def _truncates_of(target: TableTarget, keyless: pa.RecordBatch) -> Truncates:
+    """The truncate events among records without a key. Their values may be anything: none is an error."""
+    reader = envelopes(target.columns.readers) if keyless.num_rows else None
+    return Truncates() if reader is None else truncates_in(keyless, reader)
 
 
 def _facts_of(records: pa.RecordBatch, *, is_latest: bool) -> RowFacts:

@@ -48,6 +48,7 @@ from spark_segments.lake.table_format import (
 )
 from spark_segments.lake.table_plan import TAKES_ROWS, TablePlan, TableSince, plan_table
 from spark_segments.lake.topic_columns import COLUMNS, TopicColumns
+from spark_segments.lake.truncates import Truncates
 from spark_segments.log import Eras, LogDirectory, Report, Scan, ScanPart, Selection, Snapshot
 from spark_segments.storage import Storage
 from spark_segments.values.batches import FormatColumns, FormatDecoders
@@ -117,6 +118,7 @@ class Update:
         self.positions = partial(TablePositions.of, snapshot, at_ms, commit_id)
         self.figures: Counter[str] = Counter()
         self.undated = 0
+        self.truncates = Truncates()
         self.facts: RowFacts | None = None
         self.rows: Counter[int] = Counter()
 
@@ -191,9 +193,9 @@ class Update:
         """Brings the table up to date; False where another commit came first: then the update is begun again."""
         old_rows = self._leaving()
         self.facts = self._facts_of_remaining_rows()
-        selection = self.scan.selection
-        names = tuple(dict.fromkeys([*selection.columns, *_OF_FACTS]))
-        scan = self._scan(self.plan.offsets, dataclasses.replace(selection, columns=names), self.columns.decoders)
+        names = tuple(dict.fromkeys([*self.scan.selection.columns, *_OF_FACTS]))
+        selection = dataclasses.replace(self.scan.selection, columns=names, include_keyless=self.settings.is_latest)
+        scan = self._scan(self.plan.offsets, selection, self.columns.decoders)
         write = self._writing(scan.storage)
         # A part of a view is no view: the newest record of a key may be in a later wave.
         for tasks, ends in _waves(scan, math.inf if self.settings.is_latest else wave_bytes):
@@ -234,6 +236,7 @@ class Update:
                 self.facts = self.facts.joined(task.facts)
             self.rows.update(task.rows)
             self.undated += task.undated
+            self.truncates = self.truncates.joined(task.truncates)
 
     def _plan_anew(self) -> None:
         """Plans to replace all rows of the table by those of the whole log."""
@@ -402,6 +405,8 @@ class Update:
         if self.undated:
             years = "are outside the years 1 to 9999, and null in the table"
             report.warn(f"{topic}: the timestamps of {self.undated:,} records {years}")
+        for warning in self.truncates.warnings(topic, self._log_bounds):
+            report.warn(warning)
         state: dict[str, Any] = {"version": None, "rows": None}
         if self.table is not None:
             state = {"version": self.table.version, "rows": sum(file.rows or 0 for file in self.table.files())}

@@ -58,7 +58,7 @@ def view_parts(
     eras = Eras.of(snapshot)
     if eras is None:
         return parts
-    ranked = replace(selection, columns=Eras.RANKED, value_type=Selection.BINARY, include_tombstones=True, times=None)
+    ranked = Selection(Eras.RANKED, selection.isolation, selection.view, keys=selection.keys)
     rivals = tuple(LatestPart.planned(snapshot, offsets, ranked))
     if len(rivals) < 2:
         return parts

@@ -142,6 +142,8 @@ def read_latest(storage: Storage, part: LatestPart, *, map_bytes: int = MAP_BYTE
             superseded = marks[row : row + batch.num_rows]
             row += batch.num_rows
         mask = pa.array(~superseded)
+        if selection.include_keyless and batch.column("key").null_count:
+            mask = pc.or_(mask, pc.is_null(batch.column("key")))
         if not selection.include_tombstones:
             mask = pc.and_(mask, pc.is_valid(batch.column("value")))
         chosen = batch.select(columns)

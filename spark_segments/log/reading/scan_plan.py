@@ -44,7 +44,8 @@ class Selection:
     `columns`: names of RECORD_SCHEMA, in the wanted order. `isolation`: READ_UNCOMMITTED or READ_COMMITTED. `view`:
     None, or LATEST_VIEW, which alone can leave out tombstones and never has control records. `value_type`: BINARY or
     BINARY_VIEW. `keys`: records with any of these keys alone; None: all records. `times`: records with a timestamp in
-    this range alone; of a view, the records of the view that have such a timestamp.
+    this range alone; of a view, the records of the view that have such a timestamp. `include_keyless`: the records
+    without a key come with the view, at their places.
     """
 
     LATEST_VIEW: ClassVar = "latest"
@@ -59,6 +60,7 @@ class Selection:
     value_type: str = BINARY
     keys: tuple[bytes, ...] | None = None
     times: TimeRange | None = None
+    include_keyless: bool = False
 
     @property
     def is_of_batches(self) -> bool:
