@@ -33,6 +33,28 @@ def text_of(
             yield from _LINES[entry["kind"]](entry)
 
 
+def empty_indexes_counted(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Entries of several files for `text_of`. The last entry counts the empty indexes, which have no other.
+
+    Kafka's tool has two lines for each, and takes no directory. A directory of small chunks has many.
+    """
+    file: Entry | None = None  # not yet passed on
+    indexes = 0
+    for entry in entries:
+        if entry["kind"] == "empty":
+            indexes += 1
+            file = None
+            continue
+        if file is not None:
+            yield file
+        file = entry if entry["kind"] == "file" else None
+        if file is None:
+            yield entry
+    if file is not None:
+        yield file
+    yield {"kind": "empty indexes", "count": indexes}
+
+
 def java_text(content: bytes) -> str:
     """Bytes as Java's `new String(bytes, UTF_8)` has them: malformed bytes become as many U+FFFD as in Java."""
     return _SURROGATES.sub(_REPLACEMENT, content).decode(errors="replace")
@@ -218,6 +240,7 @@ _LINES: dict[str, Callable[[Entry], Iterator[str]]] = {
     "invalid bytes": _invalid_bytes,
     "non-consecutive offsets": _complaints("Non-consecutive offsets in {file}", "  {offset} is followed by {next}"),
     "empty": _form("{file} is empty."),
+    "empty indexes": _form("{count} indexes are empty."),
     "offset index entry": _form("offset: {offset} position: {position}"),
     "offset mismatches": _complaints("Mismatches in :{file}", "  Index offset: {indexOffset}, log offset: {logOffset}"),
     "time index entry": _form("timestamp: {timestamp} offset: {offset}"),

@@ -39,6 +39,27 @@ def test_dump_of_a_directory_is_that_of_its_files(segments, monkeypatch):
     assert segments("dump", "--print-data-log", "txn-0/").text == text("txn-0", "dump.txt")
 
 
+def test_dump_of_a_directory_counts_several_empty_indexes_in_one_line(segments, tmp_path):
+    partition = tmp_path / "plain-0"
+    shutil.copytree(golden_dir("plain-0"), partition)
+    whole = segments("dump", partition).lines
+    first = max(int(path.stem) for path in partition.glob("*.log")) + 1_000_000
+    indexes = [partition / f"{first + number:020}.index" for number in range(7)]
+    for index in indexes:
+        index.touch()
+        index.with_suffix(".log").touch()
+    (partition / "notes.txt").touch()
+    logs = [f"Dumping {index.with_suffix('.log')}" for index in indexes]
+    assert [line for line in segments("dump", partition).lines if "Log starting offset" not in line] == [
+        *[line for line in whole if "Log starting offset" not in line],
+        *logs,
+        "7 indexes are empty.",
+    ]
+    assert f"{indexes[0]} is empty." in segments("dump", *indexes).lines
+    kinds = [json.loads(line)["kind"] for line in segments("dump", "--output", "json", partition).lines]
+    assert kinds.count("empty") == 7
+
+
 def test_dump_without_deep_iteration_shows_batches_only(segments):
     logs = sorted(golden_dir("zstd-0").glob("*.log"))
     lines = segments("dump", *logs).lines

@@ -62,9 +62,10 @@ def dump(
 ) -> None:
     """Prints .log, .index, .timeindex, .snapshot, .txnindex and checkpoint files.
 
-    The text is that of Kafka's DumpLogSegments. With --output json each entry
-    is a line, with keys and values in base64. Damage is shown at its place
-    and does not end the dump. With damage the exit code is 3.
+    The text is that of Kafka's DumpLogSegments. Of a directory, which Kafka's
+    tool does not take, one line counts several empty indexes. With --output
+    json each entry is a line, with keys and values in base64. Damage is shown
+    at its place and does not end the dump. With damage the exit code is 3.
 
     A decoder prints the records of one of Kafka's internal topics as JSON,
     or as Kafka's tool prints them. It implies --print-data-log.
@@ -75,7 +76,7 @@ def dump(
       /var/lib/kafka/data/orders-0/00000000000000000000.log
     """
     from spark_segments.dump import DumpOptions, dump_entries, dump_json
-    from spark_segments.dump.text import text_of
+    from spark_segments.dump.text import empty_indexes_counted, text_of
 
     decoder = decoders.decoder()
     print_data_log = entry.print_data_log or decoder is not None
@@ -95,6 +96,8 @@ def dump(
         lines = (escaped_json(json.dumps(member, ensure_ascii=False)) for member in members)
     else:
         entries = damage.counted(dump_entries(source, paths, options))
+        if _empty_indexes(files) > 1:
+            entries = empty_indexes_counted(entries)
         lines = text_of(entries, print_data_log=print_data_log, skip_record_metadata=entry.skip_record_metadata)
     is_terminal = sys.stdout.isatty()
     for line in lines:
@@ -123,6 +126,12 @@ def _paths(file: str) -> list[str]:
     if not Path(file).is_dir():
         return [file]
     return [f"{file.rstrip('/')}/{path.name}" for path in sorted(Path(file).iterdir()) if path.suffix in SUFFIXES]
+
+
+def _empty_indexes(files: list[str]) -> int:
+    """How many offset indexes of the local directories among the files are empty."""
+    paths = [Path(path) for file in files if Path(file).is_dir() for path in _paths(file)]
+    return sum(path.suffix == ".index" and not path.stat().st_size for path in paths)
 
 
 class _Files:
