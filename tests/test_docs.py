@@ -405,7 +405,19 @@ def _anchors(page: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+ALL_PAGES = pytest.mark.parametrize(
+    "page",
+    [
+        *sorted(ROOT.glob("*.md")),
+        *sorted(DOCS.rglob("*.md")),
+        *sorted(ROOT.glob("examples/*/README.md")),
+        ROOT / "benchmarks" / "README.md",
+    ],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+
+
+@ALL_PAGES
 def test_every_link_of_a_file_leads_to_a_file(page):
     """As the files lie in the repository, with no site made of them."""
     for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)):
@@ -416,11 +428,11 @@ def test_every_link_of_a_file_leads_to_a_file(page):
             assert not anchor or linked.suffix != ".md" or anchor in _anchors(linked), target
 
 
-@pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+@ALL_PAGES
 def test_every_file_of_the_code_that_a_page_names_exists(page):
     if page.name == "CHANGELOG.md":  # of files as they were
         return
     for path in re.findall(
-        r"`((?:benchmarks|examples|jobs|spark_segments|tests|verification)/[\w./-]+)`", page.read_text()
+        r"`((?:benchmarks|docs|examples|jobs|spark_segments|tests|verification)/[\w./-]+)`", page.read_text()
     ):
         assert (ROOT / path).exists(), path

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +126,21 @@ def test_the_drawing_of_the_layers_is_the_contract():
     layers = [layer.replace("spark_segments.", "").replace(" : ", " · ") for layer in contracts[0]["layers"]]
     drawing = (ROOT / "docs" / "pictures" / "layers.svg").read_text()
     assert re.findall(r'font-weight="600">([^<]*)<', drawing) == layers
+
+
+def _docstrings(module: Path) -> Iterator[str]:
+    """Texts that are statements of a module: docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+def test_every_module_that_a_docstring_names_exists():
+    """By its name, or by the end of its path."""
+    tops = ("benchmarks", "docs", "examples", "jobs", "spark_segments", "tests", "verification")
+    paths = [path for top in tops for path in sorted((ROOT / top).rglob("*.py"))]
+    places = [f"/{path.relative_to(ROOT).as_posix()}" for path in paths]
+    for path in paths:
+        for text in _docstrings(path):
+            for name in re.findall(r"[\w./-]*\w\.py\b", text):
+                assert any(place.endswith(f"/{name}") for place in places), (path, name)

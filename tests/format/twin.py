@@ -1,4 +1,4 @@
-"""The slow, plain twin of format/batches.py and format/decode.py: record batches read field by field.
+"""The slow, plain twin of format/batches.py and format/decoding/decode.py: record batches read field by field.
 
 It is the reference that the kernels are compared with: for any bytes, both give the same records or both refuse. Codecs
 and CRC come from other packages than ours.

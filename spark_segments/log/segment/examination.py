@@ -1,7 +1,7 @@
 """An examination of a segment's .log: its good batches, its figures, and its faults with their positions.
 
 Whether a fault ends the log, as for a broker that starts, or is a finding behind which a verification goes on, the
-caller says. sidecar_check.py holds the index entries against the same batches.
+caller says. format/sidecars/check.py holds the index entries against the same batches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Verification: checks every invariant of a log directory, managed or written by Kafka, and reports violations.
 
 A quick check compares rows, listings and sizes. A deep check reads every byte: batches, records, index entries, time
-look-ups, row figures, leader epochs, transactions, keys. A repair rebuilds sidecars (repair.py); records never change.
+look-ups, row figures, leader epochs, transactions, keys. A repair rebuilds sidecars; records never change.
 """
 
 from __future__ import annotations

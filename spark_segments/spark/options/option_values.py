@@ -1,6 +1,6 @@
 """Single options of a reader or writer: found in upper or lower case, checked for misspelled names, and parsed.
 
-options.py lists the options and checks them together.
+options/__init__.py lists the options and checks them together.
 """
 
 from __future__ import annotations

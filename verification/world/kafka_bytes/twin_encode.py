@@ -1,4 +1,4 @@
-"""The slow, plain twin of format/encode.py: record batches written a field at a time, as the layout reads.
+"""The slow, plain twin of format/encoding/encode.py: record batches written a field at a time, as the layout reads.
 
 It is the reference that the kernels are compared with, and it also writes what they never do: batches of transactions,
 control batches, delete horizons and batches without records. Codecs and CRC come from other packages than ours.

@@ -1,7 +1,7 @@
 """A topic's manifest version by version: the snapshot of a version, and the commits in Delta's log.
 
-`DeltaLog` (delta_log.py) opens and commits versions, schemas.py says what the rows are, and commit.py decides when to
-commit and when to try again.
+`DeltaLog` (delta_log.py) opens and commits versions, schemas.py says what the rows are, and committing.py decides
+when to commit and when to try again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A commit is one exclusive create of a whole file, on every store. A version numb
 stays for an hour at least. So a writer that saw a version as the latest within the last half hour either creates the
 next number first, or finds it taken.
 
-schemas.py says what the rows are; commit.py decides when to commit and when to try again.
+schemas.py says what the rows are; committing.py decides when to commit and when to try again.
 """
 
 from __future__ import annotations
