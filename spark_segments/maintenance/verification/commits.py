@@ -23,6 +23,7 @@ from spark_segments.log.manifest.recovery.missing_notes import LoggedCommit, com
 from spark_segments.log.manifest.schemas import KIND, SEGMENT_KIND
 from spark_segments.log.manifest.state.recovery_copy import has_notes
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
+from spark_segments.maintenance.verification.earlier_settings import UNREADABLE_VERSION
 from spark_segments.storage.delta import commit_info, paths_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _PERIODS = 2
 """A process that dies right after its commit leaves the checkpoint to the next one. That is no fault."""
+
+_WARNING = "The commit of version"
 
 
 def check_commits(topic: VerifiedTopic, state: TableState) -> None:
@@ -39,8 +42,8 @@ def check_commits(topic: VerifiedTopic, state: TableState) -> None:
     log = topic.log.manifest(topic.name).log
     _check_checkpoints(log, state, topic.findings)
     if topic.is_deep:
-        _check_ids(log, state, topic.findings)
-        _check_objects(log, state, topic.findings)
+        _check_ids(log, state, topic)
+        _check_objects(log, state, topic)
     _check_notes(topic, log, state)
 
 
@@ -59,7 +62,17 @@ def _check_checkpoints(log: TopicLog, state: TableState, findings: Findings) -> 
         )
 
 
-def _check_ids(log: TopicLog, state: TableState, findings: Findings) -> None:
+def _warn(topic: VerifiedTopic, version: int, error: Exception) -> None:
+    """Once for the commits of a topic that cannot be read, by the first: the latest version does not need them."""
+    if any(warning.startswith(_WARNING) for warning in topic.warnings):
+        return
+    topic.warnings.append(
+        f"{_WARNING} {version} of topic {topic.name} cannot be read ({error}): its id, and what it adds of shared "
+        "objects, are not checked, nor of later commits that cannot be read"
+    )
+
+
+def _check_ids(log: TopicLog, state: TableState, topic: VerifiedTopic) -> None:
     """A commit without an id cannot be found by its writer once the reply is lost."""
     versions = unbroken([version for version in log.delta.log_files().commits if version <= state.version])
     for version in versions:
@@ -67,9 +80,12 @@ def _check_ids(log: TopicLog, state: TableState, findings: Findings) -> None:
             actions = log.delta.actions(version)
         except FileNotFoundError:  # vacuum took it
             continue
+        except UNREADABLE_VERSION as error:
+            _warn(topic, version, error)
+            continue
         info = commit_info(actions)
         if not is_fence(actions) and not (info.get("commitId") and isinstance(info.get("attempt"), int)):
-            findings.add(
+            topic.findings.add(
                 "A commit has no id, or no number of its try",
                 rule="W24",
                 path=f"{manifest_directory(log.topic)}/_delta_log/{version:020d}.json",
@@ -78,7 +94,7 @@ def _check_ids(log: TopicLog, state: TableState, findings: Findings) -> None:
             )
 
 
-def _check_objects(log: TopicLog, state: TableState, findings: Findings) -> None:
+def _check_objects(log: TopicLog, state: TableState, topic: VerifiedTopic) -> None:
     """All rows of a shared object come in one commit. Vacuum deletes the object once no row names it: a row that came
     later would name a file that is gone.
     """
@@ -88,11 +104,18 @@ def _check_objects(log: TopicLog, state: TableState, findings: Findings) -> None
     commits: dict[str, list[int]] = {}
     kinds: dict[str, str] = {}
     for version in unbroken([version for version in log.delta.log_files().commits if version <= state.version]):
-        for path in sorted(_objects_added(log, version, kinds)):
+        try:
+            paths = _objects_added(log, version, kinds)
+        except FileNotFoundError:  # vacuum took it
+            continue
+        except UNREADABLE_VERSION as error:
+            _warn(topic, version, error)
+            continue
+        for path in sorted(paths):
             commits.setdefault(path, []).append(version)
     for path, versions in commits.items():
         if len(versions) > 1:
-            findings.add(
+            topic.findings.add(
                 "Rows of a shared object came in several commits",
                 rule="O4",
                 path=path,
@@ -102,22 +125,20 @@ def _check_objects(log: TopicLog, state: TableState, findings: Findings) -> None
 
 
 def _objects_added(log: TopicLog, version: int, kinds: dict[str, str]) -> set[str]:
-    """The shared objects of which a commit adds rows that the version before it lacks; none where vacuum took what
-    says so. `kinds`: of all files of rows so far, by path.
+    """The shared objects of which a commit adds rows that the version before it lacks. `kinds`: of all files of rows so
+    far, by path. Raises FileNotFoundError where vacuum took what says so, any of UNREADABLE_VERSION where it is
+    damaged.
     """
-    try:
-        actions = log.delta.actions(version)
-        added = [added_file(action["add"]) for action in actions if "add" in action]
-        kinds.update((file.path, file.kind) for file in added)
-        if commit_info(actions).get("change") == REBUILD:  # says anew what all commits before it said
-            return set()
-        removed = paths_of(actions, "remove")
-        if not kinds.keys() >= set(removed):  # what the oldest commits added: those are gone, and their kinds with them
-            return set()
-        before = [added_file({"path": path, "partitionValues": {KIND: kinds[path]}}) for path in removed]
-        return {path for path, *_ in _runs(log, added) - _runs(log, before)}
-    except (FileNotFoundError, SegmentsError):
+    actions = log.delta.actions(version)
+    added = [added_file(action["add"]) for action in actions if "add" in action]
+    kinds.update((file.path, file.kind) for file in added)
+    if commit_info(actions).get("change") == REBUILD:  # says anew what all commits before it said
         return set()
+    removed = paths_of(actions, "remove")
+    if not kinds.keys() >= set(removed):  # what the oldest commits added: those are gone, and their kinds with them
+        return set()
+    before = [added_file({"path": path, "partitionValues": {KIND: kinds[path]}}) for path in removed]
+    return {path for path, *_ in _runs(log, added) - _runs(log, before)}
 
 
 def _runs(log: TopicLog, files: Sequence[RowFile]) -> set[tuple[str, int, int]]:

@@ -19,6 +19,7 @@ from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.role import FOLLOWER
 from spark_segments.log.manifest.schemas import TOPIC_KIND
 from spark_segments.log.manifest.state.captures import Captured
+from spark_segments.log.manifest.state.recovery_copy import UNREADABLE
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.manifest.state.topic_log import TopicLog
 from spark_segments.log.manifest.topic_row import topic_of
@@ -35,6 +36,9 @@ _BRING_RECORDS = frozenset(
         Operation.RESTORE,
     )
 )
+
+UNREADABLE_VERSION = (*UNREADABLE, SegmentsError)
+"""The errors for an earlier version whose actions, rows or settings another program got wrong, or a disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def earlier_settings(log: LogDirectory, snapshot: Snapshot, warnings: list[str])
     for version in _starts(topic_log, snapshot.version, warnings):
         try:
             period = _period(topic_log, version, log.defaults)
-        except _UNREADABLE as error:
+        except UNREADABLE_VERSION as error:
             _warn(warnings, snapshot.topic, version, error)
             period = None
         periods = [] if period is None else [*periods, period]
@@ -128,16 +132,15 @@ def earlier_settings(log: LogDirectory, snapshot: Snapshot, warnings: list[str])
 _Period = tuple[dict[int, int], WriterLimits]
 """The log ends of the partitions when settings came, and these."""
 
-_UNREADABLE = (SegmentsError, KeyError, ValueError)
-"""What rows and settings raise that another program got wrong, or a disk."""
+_WARNING = "The settings"
 
 
 def _warn(warnings: list[str], topic: str, version: int, error: Exception) -> None:
     """Once for each reason: a file that cannot be read is that of many versions."""
-    if any(str(error) in warning for warning in warnings):
+    if any(warning.startswith(_WARNING) and str(error) in warning for warning in warnings):
         return
     warnings.append(
-        f"The settings of topic {topic} at version {version} cannot be read ({error}): the records that were appended "
+        f"{_WARNING} of topic {topic} at version {version} cannot be read ({error}): the records that were appended "
         "before it, and from there to the next change of settings, are held against none"
     )
 
@@ -154,7 +157,7 @@ def _starts(topic_log: TopicLog, last: int, warnings: list[str]) -> list[int]:
             starts = []
             properties = None
             continue
-        except _UNREADABLE as error:
+        except UNREADABLE_VERSION as error:
             _warn(warnings, topic_log.topic, version, error)
             starts = []
             properties = None

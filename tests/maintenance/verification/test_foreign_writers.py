@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -108,3 +109,26 @@ def test_settings_that_vacuum_took_are_no_warning(tmp_path):
     path.unlink()
     report = verify(log, deep=True)
     assert {finding.rule for finding in report.findings} == {"M30"} and report.warnings == []
+
+
+@pytest.mark.parametrize("damage", ["bounds", "list", "commit"])
+def test_an_early_commit_that_cannot_be_read_is_a_warning(tmp_path, limits, damage):
+    """A checkpoint has what it said: the latest version is read without it."""
+    limits(CHECKPOINT_VERSIONS=3, FEWEST_RUNS=2)
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("orders", partitions=2)
+    for _ in range(8):
+        log.topic("orders").append([{"partition": number, "value": b"v"} for number in range(2)])
+    assert log.topic("orders").snapshot.live_of(0)[-1].is_shared
+    for version in (2, 3):
+        path = tmp_path / f"_manifest/orders/_delta_log/{version:020d}.json"
+        actions = [json.loads(line) for line in path.read_bytes().splitlines()]
+        for action in actions:
+            if "add" in action:
+                action["add"]["stats"] = "{" if damage == "bounds" else "[1]"
+        path.write_text("{" if damage == "commit" else "\n".join(map(json.dumps, actions)))
+    for deep in (False, True):
+        report = verify(LogDir.open(str(tmp_path)), deep=deep)
+        warnings = [text for text in report.warnings if text.startswith("The commit of")]
+        assert report.findings == [] and len(warnings) == deep
+        assert all("version 2 of topic orders cannot be read" in text for text in warnings)
