@@ -69,14 +69,27 @@ def check_rows(snapshot: Snapshot, findings: Findings) -> None:
     for number in sorted(strangers):
         findings.add("Segments of a partition that the topic does not have", rule="D4", partition=number)
     _check_values(live, snapshot, findings)
-    # An import by an earlier version, from files without a producer snapshot, left no other trace than the entry which
-    # says that nobody knows when partitions were added.
-    is_imported = snapshot.states.get(PARTITIONS_ADDED) == "[]" or bool(CopiedEnd.of(snapshot.states))
-    is_from_elsewhere = is_imported or any(map(is_of_capture, snapshot.states))
+    is_copy = bool(CopiedEnd.of(snapshot.states)) or any(map(is_of_capture, snapshot.states))
+    imported = len(partitions) if is_copy else _imported_partitions(snapshot)
     for row in partitions:
-        _check_partition(row, is_from_elsewhere, findings)
+        _check_partition(row, row.partition < imported, findings)
         _check_order(row, snapshot.live_table(row.partition), findings)
     _check_removed(snapshot.segments, findings)
+
+
+def _imported_partitions(snapshot: Snapshot) -> int:
+    """How many partitions, from 0 on, an import by an earlier version may have brought.
+
+    Of files without a producer snapshot it left no other trace than the entry about additions of partitions, which is
+    empty: nobody knows when they came. What is added here puts its eras into the entry, as it does in a topic that was
+    made here. But such a topic has leader epochs: an import brought the partitions of the first era if none has any.
+    """
+    partitions = snapshot.partition_rows
+    if snapshot.states.get(PARTITIONS_ADDED) == "[]":
+        return len(partitions)
+    eras = Eras.of(snapshot)
+    first = len(eras.ends[0]) if eras is not None and eras.ends else 0
+    return 0 if any(row.leader_epochs for row in partitions[:first]) else first
 
 
 def _check_partition(row: Partition, is_from_elsewhere: bool, findings: Findings) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_segments import LogDir
+from spark_segments.log import Change, Snapshot
 from spark_segments.maintenance import verify
 from verification.specification.specification_appender import CHECKPOINT_VERSIONS, FAULTS, FOLLOWING, Appender
 from verification.specification.specification_writer import Record
@@ -47,6 +48,25 @@ def test_partitions_that_were_added_later_excuse_no_missing_epochs(tmp_path):
     Appender(tmp_path, "orders", "no epochs").append({0: [Record(0, b"v", b"k")], 2: [Record(0, b"v", b"k")]})
     findings = verify(log, deep=True).findings
     assert [(finding.rule, finding.partition) for finding in findings] == [("M13", 0), ("M13", 2)]
+
+
+def as_imported_by_an_earlier_version(at: Snapshot) -> Change:
+    """Files of old magics, without a producer snapshot: no epochs, and no note of where the copy ended."""
+    partitions = [dataclasses.replace(row, leader_epochs=()) for row in at.partition_rows]
+    topic = dataclasses.replace(at.topic_row, states={"partitions_added": "[]"})
+    return Change("import", partitions=partitions, topic=topic)
+
+
+def test_partitions_that_an_earlier_version_imported_need_no_epochs_when_others_are_added(tmp_path):
+    log = written(tmp_path, None)
+    topic = log.topic("orders")
+    topic.manifest.commit(as_imported_by_an_earlier_version)
+    assert verify(log).findings == []
+    topic.alter(partitions=3)
+    assert topic.snapshot.states == {"partitions_added": "[[40,1]]"}
+    assert verify(log).findings == []
+    Appender(tmp_path, "orders", "no epochs").append({2: [Record(0, b"v", b"k")]})
+    assert [(finding.rule, finding.partition) for finding in verify(log).findings] == [("M13", 2)]
 
 
 def test_a_writer_that_does_nothing_wrong_has_no_finding(tmp_path):
