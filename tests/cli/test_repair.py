@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.errors import LogDirError, TopicExistsError
-from spark_segments.maintenance import verify
+from spark_segments.maintenance import mirror, verify
 from verification.rebuild.lost import (
     TOPIC,
     all_files,
@@ -142,26 +141,19 @@ def test_no_topic_takes_the_place_of_one_whose_manifest_is_lost(tmp_path):
         log.create_topic(TOPIC)
 
 
-def log_with_a_late_first_note(directory: Path) -> LogDir:
-    """A log with records. The random name of its first note is in the upper half of all names, so that the first note
-    of another topic of this name is listed before it with an even chance at least.
+def made_over(log) -> None:
+    """Loses the manifest, and makes a topic in its place: a creation sees behind its own commit that others were made.
     """
-    for number in itertools.count():
-        log = new_log(directory / str(number))
-        append(log, 0)
-        _, commit_id, _ = notes(log)[0].name.split(".")
-        if commit_id >= "8":  # hexadecimal
-            return log
-    raise AssertionError
+    lose_manifest(log)
+    with pytest.raises(LogDirError, match=f"verify LOG_DIR {TOPIC} --repair rebuilds it"):
+        log.create_topic(TOPIC)
 
 
 def test_a_topic_that_was_made_over_a_manifest_lost_just_now_is_a_fault_until_a_repair(tmp_path):
-    """A creation cannot see within a minute that commits were made: it is empty to readers, and takes no append."""
-    log = log_with_a_late_first_note(tmp_path)
-    [lost_first, _] = notes(log)
-    while notes(log)[0] == lost_first:  # the first that is listed is the new topic's
-        lose_manifest(log)
-        log.create_topic(TOPIC)
+    """Within a minute no listing proves before that commits were made: the topic is empty, and takes no append."""
+    log = new_log(tmp_path)
+    append(log, 0)
+    made_over(log)
     assert numbers(log) == []
     [finding] = verify(log).findings
     assert finding.topic == TOPIC and "Commits of topic" in finding.message and "--repair" in finding.message
@@ -171,6 +163,29 @@ def test_a_topic_that_was_made_over_a_manifest_lost_just_now_is_a_fault_until_a_
     forget_rows()
     assert numbers(log) == [*range(10)]
     assert verify(log, deep=True).findings == []
+    append(log, 10)
+    assert numbers(log) == [*range(20)]
+
+
+def test_a_follower_whose_only_commit_is_lost_is_rebuilt_with_its_records(tmp_path):
+    """The first run of a mirror brings all records in the first commit: the new topic has as many commits."""
+    leader = new_log(tmp_path / "leader")
+    append(leader, 0)
+    follower = LogDir.create(str(tmp_path / "follower"))
+    mirror(follower, leader=leader)
+    made_over(follower)
+    assert numbers(follower) == []
+    [finding] = verify(follower).findings
+    assert "expected one mark of version 0" in str(finding) and "--repair" in finding.message
+    with pytest.raises(LogDirError, match="made over a lost manifest"):
+        append(follower, 10)
+    segments("verify", follower.uri, TOPIC, "--repair", "--yes")
+    forget_rows()
+    assert numbers(follower) == [*range(10)]
+    assert verify(follower, deep=True).findings == []
+    append(leader, 10)
+    mirror(follower, leader=leader)
+    assert numbers(follower) == [*range(20)]
 
 
 def test_a_name_is_free_again_where_nothing_says_that_commits_were_made(tmp_path):

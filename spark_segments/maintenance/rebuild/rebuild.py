@@ -174,7 +174,7 @@ def is_lost(log: LogDirectory, topic: str) -> bool:
             hint="To have it again, take the file deleted.json away first",
         )
     # Listed before the manifest is read. Listed after it, a commit that comes in between would seem lost.
-    versions = notes_of(log.storage, topic).made_versions
+    notes = notes_of(log.storage, topic)
     failure = _failure(manifest)
     left = [*list_copies(manifest.log), *log.storage.list(manifest.log.directory, recursive=True)]
     if isinstance(failure, UnknownTopicError) and not left:
@@ -191,7 +191,7 @@ def is_lost(log: LogDirectory, topic: str) -> bool:
                 return True
         if _failure(manifest) is not None:
             raise failure
-    return lost_commits(manifest.log, versions, manifest.state(deleted=True).version) is not None
+    return lost_commits(manifest.log, notes, manifest.state(deleted=True).version) is not None
 
 
 def _check_lost(log: LogDirectory, manifest: Manifest) -> None:

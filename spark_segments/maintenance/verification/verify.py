@@ -21,7 +21,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileEr
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, notes_of, were_made
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, CommitNotes, MadeCommits, notes_of
 from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.recovery.loss import LostManifest, lost_commits
 from spark_segments.log.manifest.rows import Segment
@@ -245,7 +245,7 @@ def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> 
 def _lost_manifest(log: LogDirectory, topic: str) -> Findings:
     """A finding where commits of a topic were made whose manifest nobody can find."""
     findings = Findings(topic)
-    if were_made(log.storage, topic):
+    if MadeCommits.of(log.storage, topic).are_listed:
         lost = LostManifest.of(log.manifest(topic).log)
         findings.add(f"{lost.message}. {lost.hint}", path=f"{MANIFEST_DIRECTORY}/{topic}")
     return findings
@@ -260,12 +260,13 @@ def _verify(topic: VerifiedTopic, report: Report) -> None:
 
 
 def _verify_managed(topic: VerifiedTopic) -> None:
-    committed = notes_of(topic.log.storage, topic.name).made_versions if topic.is_latest else set()
+    notes = notes_of(topic.log.storage, topic.name) if topic.is_latest else None
     if not _is_manifest_readable(topic):
         return
     snapshot = topic.snapshot
     findings = topic.findings
-    _check_commits(topic, committed)
+    if notes is not None:
+        _check_commits(topic, notes)
     if topic.repairs:
         from spark_segments.maintenance.verification.deep import REPAIR
 
@@ -296,13 +297,13 @@ def _is_manifest_readable(topic: VerifiedTopic) -> bool:
     return True
 
 
-def _check_commits(topic: VerifiedTopic, committed: set[int]) -> None:
-    """Adds a finding where a commit is lost: its mark is there, and the log ends before it.
+def _check_commits(topic: VerifiedTopic, notes: CommitNotes) -> None:
+    """Adds a finding where a commit is lost: its mark is there, and the log does not have it.
 
-    `committed`: the versions with a mark, listed before the snapshot was read. Listed after it, they would have a
-    commit that came in between, and that commit would seem lost.
+    `notes`: listed before the snapshot was read. Listed after it, they would have a commit that came in between, and
+    that commit would seem lost.
     """
-    lost = lost_commits(topic.log.manifest(topic.name).log, committed, topic.snapshot.version)
+    lost = lost_commits(topic.log.manifest(topic.name).log, notes, topic.snapshot.version)
     if lost is not None:
         topic.findings.add(
             f"{lost.message}. {lost.hint}",

@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -78,6 +79,14 @@ class CommitNotes:
     def made_versions(self) -> set[int]:
         """The versions that have a mark: each was made, and its mark written after it."""
         return {name.version for name in self.marked}
+
+    @property
+    def made_twice(self) -> list[int]:
+        """The versions after the newest copy that two commits have made, in order. A store takes one commit of a
+        number, so that the manifest of the first was lost, and a topic was made in its place.
+        """
+        counts = Counter(name.version for name in self.marked)
+        return sorted(version for version, count in counts.items() if count > 1 and version > self.newest_copy)
 
     def has_proven(self, version: int) -> bool:
         """Whether a version has a note that its mark proves."""
@@ -188,13 +197,24 @@ def version_of(path: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def were_made(storage: Storage, topic: str) -> bool:
-    """Whether commits of a topic were made, by their marks and the indexes of copies: where there is no manifest, it is
-    lost. What is younger than a minute proves nothing, since a listing may not show the manifest yet.
+@dataclass(frozen=True, slots=True)
+class MadeCommits:
+    """What says that commits of a topic were made, where no manifest of it is found: their marks, and the indexes of
+    copies.
+
+    `are_any`: there is such a file. `are_listed`: one is older than a minute, so that the manifest is lost: a listing
+    would show it. A younger one proves that only to who has made the first commit of a new manifest since.
     """
-    names = ((file, file.path.rpartition("/")[2]) for file in storage.list(recovery_directory(topic)))
-    times_ms = [file.mtime_ms for file, name in names if name.endswith(".made") or _COPY_NAME.fullmatch(name)]
-    return bool(times_ms) and min(times_ms) < storage.now_ms() - _LISTED_MS  # a store's clock is asked by a write
+
+    are_any: bool
+    are_listed: bool
+
+    @staticmethod
+    def of(storage: Storage, topic: str) -> MadeCommits:
+        names = ((file, file.path.rpartition("/")[2]) for file in storage.list(recovery_directory(topic)))
+        times_ms = [file.mtime_ms for file, name in names if name.endswith(".made") or _COPY_NAME.fullmatch(name)]
+        # The store's clock is asked by a write, and so only where there is anything to compare with it.
+        return MadeCommits(bool(times_ms), bool(times_ms) and min(times_ms) < storage.now_ms() - _LISTED_MS)
 
 
 def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:

@@ -6,7 +6,6 @@ that has a mark was lost: its file, or the whole manifest. Who commits on top of
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from spark_segments.errors import FormatVersionError, LogDirError
@@ -22,6 +21,9 @@ class LostManifest:
 
     message: str
     hint: str
+
+    def error(self, log: TopicLog) -> LogDirError:
+        return LogDirError(self.message, path=log.location, hint=self.hint)
 
     @staticmethod
     def of(log: TopicLog) -> LostManifest:
@@ -41,23 +43,33 @@ class LostManifest:
         return LostManifest(message, f"segments verify LOG_DIR {log.topic} --repair rebuilds it; {free}")
 
 
-def lost_commits(log: TopicLog, versions: Collection[int], latest: int) -> LogDirError | None:
-    """The error where any of the `versions` is above the latest one of the manifest, and its commit, or one before it,
-    is not in Delta's log.
+def lost_commits(log: TopicLog, notes: CommitNotes, latest: int) -> LogDirError | None:
+    """The error where any version that was made is above the latest one of the manifest, and its commit, or one before
+    it, is not in Delta's log; or where two commits have made a version, of which the manifest has one.
 
-    `versions`: the `made_versions` of the notes, listed before the manifest was read. A commit that comes between the
-    two is in both, save where a network file system still believes that the commit's file is missing: a listing does
-    not.
+    `notes`: listed before the manifest was read. A commit that comes between the two is in both, save where a network
+    file system still believes that the commit's file is missing: a listing does not.
     """
-    last = max(versions, default=-1)
+    message = f"Commits of topic {log.topic} were made that its manifest does not have"
+    hint = f"segments verify LOG_DIR {log.topic} --repair rebuilds the manifest with all that is known of them"
+    if notes.made_twice:
+        version = notes.made_twice[0]
+        return LogDirError(
+            message,
+            path=log.location,
+            expected=f"one mark of version {version} in {recovery_directory(log.topic)}",
+            found=f"{sum(name.version == version for name in notes.marked)}: the topic was made over a lost manifest",
+            hint=hint,
+        )
+    last = max(notes.made_versions, default=-1)
     if last <= latest or log.delta.log_files().commits.keys() >= {*range(latest + 1, last + 1)}:
         return None
     return LogDirError(
-        f"Commits of topic {log.topic} were made that its manifest does not have",
+        message,
         path=log.location,
         expected=f"version {last}, which has a mark in {recovery_directory(log.topic)}",
         found=f"version {latest}",
-        hint=f"segments verify LOG_DIR {log.topic} --repair rebuilds the manifest with all that is known of them",
+        hint=hint,
     )
 
 
@@ -65,10 +77,9 @@ def check_none_lost(log: TopicLog, state: TableState, notes: CommitNotes) -> Non
     """To be called before a commit on a state. Raises LogDirError where later commits were made and are lost. `notes`:
     listed after the state was read.
     """
-    versions = notes.made_versions
-    if max(versions, default=-1) <= state.version:
+    if max(notes.made_versions, default=-1) <= state.version and not notes.made_twice:
         return
     latest = log.following(state.table)[-1].version  # another writer has made its commit before its mark
-    error = lost_commits(log, versions, latest)
+    error = lost_commits(log, notes, latest)
     if error is not None:
         raise error

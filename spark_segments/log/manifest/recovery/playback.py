@@ -56,7 +56,8 @@ class KnownTopic:
     `copy_version`: the version of the recovery copy, -1 where the notes begin with the topic. `known_ms`: when the last
     known commit was made, by the committing machine's clock. `last_version`: the largest version that anything names;
     `newest`: the largest that the log lists or that is known, without notes of commits that nothing proves.
-    `is_whole`: every commit up to the last that a file names is known. `unproven`: the notes after it.
+    `is_whole`: every commit up to the last that a file names is known, and no topic with records was made over this
+    one. `unproven`: the notes after it.
     `lost_versions`: how many commits up to `last_version` are not known; versions that only a rebuild used up are none.
     """
 
@@ -89,6 +90,10 @@ class _Played:
     @property
     def digest(self) -> str:
         return digest_of(self.files)
+
+    @property
+    def has_segments(self) -> bool:
+        return any(file.kind == SEGMENT_KIND for file in self.files.values())
 
     def apply(self, note: ReadNote) -> bool:
         """Plays a note; False where it does not lead to where it says."""
@@ -142,7 +147,9 @@ def known_topic(log: TopicLog) -> KnownTopic:
     listed = log.delta.log_files()
     notes = notes_of(log.storage, log.topic)
     read = {name: read_note(log.storage, log.topic, name) for names in notes.by_version.values() for name in names}
-    states = _played_states(log, notes, read)
+    chains = [_states_from(first, notes, read) for first in _first_states(log, notes, read)]
+    states = _lost_chain(chains)
+    is_alone = not any(chain[-1].has_segments for chain in chains if chain is not states)
 
     # What is named above the last state was not played: nothing proves it, or something before it is lost.
     newest = states[-1].version
@@ -151,7 +158,7 @@ def known_topic(log: TopicLog) -> KnownTopic:
     last_version = max([newest, *listed.commits, *listed.checkpoints, *noted, *marked])
 
     played, snapshot, transactions = _newest_readable(states)
-    is_last = snapshot.version == last_version
+    is_all = is_alone and snapshot.version == last_version
     return KnownTopic(
         snapshot,
         transactions,
@@ -159,19 +166,23 @@ def known_topic(log: TopicLog) -> KnownTopic:
         known_ms=played.committed_ms,
         last_version=last_version,
         newest=max([snapshot.version, *listed.commits, *listed.checkpoints]),
-        is_whole=is_last and (played.is_noted or _is_whole_in_delta(log, listed, snapshot.version, states)),
+        is_whole=is_all and (played.is_noted or _is_whole_in_delta(log, listed, snapshot.version, states)),
         unproven=tuple(_unproven(name, read[name]) for version in noted for name in notes.by_version[version]),
         lost_versions=_lost_versions(log, listed, snapshot.version, last_version),
     )
 
 
-def _played_states(log: TopicLog, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> list[_Played]:
-    """The states that the notes and commits lead to, each by one commit from the one before it."""
-    # A topic that was made over a lost manifest takes no commit, so the lost one's states lead on where there were any.
-    return max((_states_from(first, notes, read) for first in _first_states(log, notes, read)), key=len)
+def _lost_chain(chains: Sequence[list[_Played]]) -> list[_Played]:
+    """Of several chains of states the one of the topic that was lost; the others are of topics that were made over it.
+
+    Such a topic takes no commit. So the lost one's states lead on where it had more commits than one. Where its only
+    commit brought records, as the first run of a mirror does, it is the one that has any.
+    """
+    return max(chains, key=lambda states: (len(states), states[-1].has_segments))
 
 
 def _states_from(first: _Played, notes: CommitNotes, read: Mapping[NoteName, ReadNote | None]) -> list[_Played]:
+    """The states that the notes and commits lead to, each by one commit from the one before it."""
     states = [first]
     while True:
         following = _step(states[-1], notes, read)
