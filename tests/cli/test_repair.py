@@ -142,7 +142,7 @@ def test_no_topic_takes_the_place_of_one_whose_manifest_is_lost(tmp_path):
 
 
 def made_over(log) -> None:
-    """Loses the manifest, and makes a topic in its place: a creation sees behind its own commit that others were made."""
+    """Loses the manifest, and makes a topic in its place. The creation sees behind its own commit that others were."""
     lose_manifest(log)
     with pytest.raises(LogDirError, match=f"verify LOG_DIR {TOPIC} --repair rebuilds it"):
         log.create_topic(TOPIC)

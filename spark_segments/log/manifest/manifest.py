@@ -31,7 +31,7 @@ from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS, Change
 from spark_segments.log.manifest.commit.committing import Commit, Committing, Plan, Turn
 from spark_segments.log.manifest.commit.swap import RowSwap, live_by_identity, not_as_read, swapped
 from spark_segments.log.manifest.commit.upkeep import DroppedVersions, checkpoint, drop_old_versions, merge_files
-from spark_segments.log.manifest.files.commit_notes import MadeCommits, notes_of
+from spark_segments.log.manifest.files.commit_notes import CommitTraces, notes_of
 from spark_segments.log.manifest.files.delta.delta_log import TRUSTED_SECONDS, DeltaLog, OpenDeltaLog
 from spark_segments.log.manifest.files.delta.delta_rs import TableVersion
 from spark_segments.log.manifest.operation import Operation
@@ -221,16 +221,16 @@ class Manifest:
     def create_by(self, change: Change) -> None:
         """As `create`, by a change with a whole topic row."""
         check_new_topic_name(self.topic, ())
-        made = MadeCommits(are_any=False, are_listed=False)
+        traces = CommitTraces(are_any=False, are_listed=False)
 
         def plan(snapshot: Snapshot) -> Change:
             if snapshot.version >= 0 and snapshot.deleted_ms is None:
                 raise TopicExistsError(f"Topic {self.topic} is already there", path=self.storage.uri)
-            nonlocal made
+            nonlocal traces
             if snapshot.version < 0:
-                made = MadeCommits.of(self.storage, self.topic)
+                traces = CommitTraces.of(self.storage, self.topic)
             # Vacuum would take the files of a topic that the new one knows nothing of.
-            if made.are_listed:
+            if traces.are_listed:
                 raise LostManifest.of(self.log).error(self.log)
             return change
 
@@ -239,7 +239,7 @@ class Manifest:
             state, planned = committing.first_plan(committing.first_state())
             done = committing.run(state, planned)
             # A store takes one commit of a number. So the commits that were made before had no manifest any more.
-            if done.version == 0 and made.are_any:
+            if done.version == 0 and traces.are_any:
                 raise LostManifest.of(self.log).error(self.log)
             self._done(committing, done)
         except (LogDirError, StorageError, UnknownTopicError) as error:

@@ -21,7 +21,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, MissingFileEr
 from spark_segments.format.file_names import LOG_SUFFIX
 from spark_segments.log.directory import LogDirectory
 from spark_segments.log.findings import Findings
-from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, CommitNotes, MadeCommits, notes_of
+from spark_segments.log.manifest.files.commit_notes import RECOVERY_DIRECTORY, CommitNotes, CommitTraces, notes_of
 from spark_segments.log.manifest.files.delta.delta_log import MANIFEST_DIRECTORY
 from spark_segments.log.manifest.recovery.loss import LostManifest, lost_commits
 from spark_segments.log.manifest.rows import Segment
@@ -245,7 +245,7 @@ def _add(report: Report, findings: Findings, repaired: Collection[str] = ()) -> 
 def _lost_manifest(log: LogDirectory, topic: str) -> Findings:
     """A finding where commits of a topic were made whose manifest nobody can find."""
     findings = Findings(topic)
-    if MadeCommits.of(log.storage, topic).are_listed:
+    if CommitTraces.of(log.storage, topic).are_listed:
         lost = LostManifest.of(log.manifest(topic).log)
         findings.add(f"{lost.message}. {lost.hint}", path=f"{MANIFEST_DIRECTORY}/{topic}")
     return findings

@@ -198,7 +198,7 @@ def version_of(path: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeCommits:
+class CommitTraces:
     """What says that commits of a topic were made, where no manifest of it is found: their marks, and the indexes of
     copies.
 
@@ -210,11 +210,11 @@ class MadeCommits:
     are_listed: bool
 
     @staticmethod
-    def of(storage: Storage, topic: str) -> MadeCommits:
+    def of(storage: Storage, topic: str) -> CommitTraces:
         names = ((file, file.path.rpartition("/")[2]) for file in storage.list(recovery_directory(topic)))
         times_ms = [file.mtime_ms for file, name in names if name.endswith(".made") or _COPY_NAME.fullmatch(name)]
         # The store's clock is asked by a write, and so only where there is anything to compare with it.
-        return MadeCommits(bool(times_ms), bool(times_ms) and min(times_ms) < storage.now_ms() - _LISTED_MS)
+        return CommitTraces(bool(times_ms), bool(times_ms) and min(times_ms) < storage.now_ms() - _LISTED_MS)
 
 
 def read_note(storage: Storage, topic: str, name: NoteName) -> ReadNote | None:
