@@ -129,7 +129,9 @@ def roll(
 @with_options
 def retain(
     options: TakingOptions,
-    max_bytes: str | None = option("Limit on the bytes of all topics together, such as 500GiB.", metavar="SIZE"),
+    max_bytes: str | None = option(
+        "Limit on the bytes of all topics but followers together, such as 500GiB.", metavar="SIZE"
+    ),
     min_retention: str = option(
         "--max-bytes removes no younger records; such as 12h or 7d.", default="1d", metavar="DURATION"
     ),
@@ -140,6 +142,7 @@ def retain(
     Further sealed segments go, the oldest of all topics first, also of
     topics whose retention.ms is longer or -1. Topics that are only
     compacted keep theirs, and nothing younger than --min-retention goes.
+    Followers do not count: their leader's retention shortens them.
 
     The size is that of live segments with their indexes. Removed segments
     take their space until vacuum deletes them, after

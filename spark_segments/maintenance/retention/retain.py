@@ -59,9 +59,10 @@ def retain(
     With `max_bytes`, further sealed segments go until the live files of all topics have no more
     bytes. The oldest segments of all topics whose cleanup.policy has delete go first, also before their retention.ms,
     but no segment with a record younger than `min_retention_ms`. A partition's line says in `shortened_to_ms`
-    which retention.ms would have removed the same, and the report in `over_bytes` by how much the size was missed. All
-    topics are planned together, then each topic is one commit. If several runs overlap, no run removes what another run
-    has made unnecessary.
+    which retention.ms would have removed the same, and the report in `over_bytes` by how much the size was missed.
+    Followers do not count, and a warning names them: retention at their leader shortens them. All topics are planned
+    together, then each topic is one commit. If several runs overlap, no run removes what another run has made
+    unnecessary.
 
     The job moves no data: it takes `spark` and `progress` because all jobs do, and uses neither. Raises
     InvalidOptionError for `topics` together with `max_bytes`, and for a negative `max_bytes` or `min_retention_ms`.
