@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,9 @@ class ChecksumList:
                     size = int(value["size"])
                     crc = int(value["crc32c"], 16)
                     sha256 = value.get("sha256", "")
-                    file = FileChecksum(value["path"], size, crc, sha256)
+                    next_offset = value.get("next_offset")
+                    next_offset = None if next_offset is None else int(next_offset)
+                    file = FileChecksum(value["path"], size, crc, sha256, next_offset)
                     checksums.files[file.path] = file
             except (ValueError, KeyError, TypeError) as error:
                 raise InvalidOptionError(
@@ -64,8 +66,12 @@ class ChecksumList:
         """The lines of the list: topics, then files."""
         lines = [json.dumps({"topic": topic, **facts}) for topic, facts in sorted(self.topics.items())]
         for _, file in sorted(self.files.items()):
-            sha256 = {"sha256": file.sha256} if file.sha256 else {}
-            lines.append(json.dumps({"path": file.path, "size": file.size, "crc32c": f"{file.crc32c:08x}", **sha256}))
+            line: dict[str, Any] = {"path": file.path, "size": file.size, "crc32c": f"{file.crc32c:08x}"}
+            if file.sha256:
+                line["sha256"] = file.sha256
+            if file.next_offset is not None:
+                line["next_offset"] = file.next_offset
+            lines.append(json.dumps(line))
         return lines
 
     def write(self, path: Path) -> None:
@@ -110,6 +116,10 @@ def list_checksums(
         if isinstance(checksum, SegmentsError):
             raise checksum
         checksums.files[checksum.path] = checksum
+    for snapshot in snapshots:
+        for row in Segment.of_table(snapshot.live):
+            if not row.is_shared:
+                checksums.files[row.path] = replace(checksums.files[row.path], next_offset=row.next_offset)
     return checksums
 
 

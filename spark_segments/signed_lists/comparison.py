@@ -103,7 +103,7 @@ def compare(
         live_stems = {path.removesuffix(LOG_SUFFIX) for path in rows.column("path").to_pylist()}
         files = files_by_topic.get(name, [])
         listed_stems = [_stem(file) for file in files]
-        below_start = _below_start(snapshot, facts["log_end_offsets"], listed_stems)
+        below_start = _below_start(snapshot, facts["log_end_offsets"], files)
         unknown = comparison.files.add(
             log.manifest(name), facts["version"], listed_stems, live_stems, below_start, findings
         )
@@ -131,25 +131,39 @@ def _stem(file: FileChecksum) -> str:
     return file.path.rpartition(".")[0]
 
 
-def _below_start(snapshot: Snapshot, log_ends: Mapping[str, int], listed: Iterable[str]) -> set[str]:
-    """The paths, without suffixes, of the listed segments that end at the log start of now or below it.
-
-    A segment ends where the next one of the list begins, and the last one at the log end of the list: `log_ends`.
+def _below_start(snapshot: Snapshot, log_ends: Mapping[str, int], files: Collection[FileChecksum]) -> set[str]:
+    """The paths, without suffixes, of the listed segments that end at the log start of now or below it. `log_ends`: of
+    each partition, in the list.
     """
+    listed_ends = {_stem(file): file.next_offset for file in files if file.next_offset is not None}
     by_directory: dict[str, set[str]] = defaultdict(set)
-    for stem in listed:
-        by_directory[stem.rpartition("/")[0]].add(stem)
+    for file in files:
+        by_directory[file.path.rpartition("/")[0]].add(_stem(file))
     bounds = snapshot.offset_bounds()
     below = set()
     for directory, stems in by_directory.items():
         number = directory.rpartition("-")[2]
         if not number.isdigit() or number not in log_ends or int(number) not in bounds:
             continue  # a shared object has runs of several partitions
-        ordered = sorted(stems, key=_base_offset)
-        ends = [*map(_base_offset, ordered[1:]), log_ends[number]]
+        ends = _ends_by_name(stems, log_ends[number]) | {stem: listed_ends[stem] for stem in stems & listed_ends.keys()}
         log_start = bounds[int(number)][0]
-        below |= {stem for stem, end in zip(ordered, ends, strict=True) if end <= log_start}
+        below |= {stem for stem, end in ends.items() if end <= log_start}
     return below
+
+
+def _ends_by_name(stems: Collection[str], log_end: int) -> dict[str, int]:
+    """Where the segments of a partition end at most, for lists that do not say it: where the next one of the list
+    begins, and the last one at the log end. Names of chunks have no offset but 0, so that where several files have one
+    base offset, they end at the log end.
+    """
+    ordered = sorted(stems, key=_base_offset)
+    begins = [*map(_base_offset, ordered)]
+    files_at = Counter(begins)
+    following = [*begins[1:], log_end]
+    return {
+        stem: end if files_at[begin] == 1 else log_end
+        for stem, begin, end in zip(ordered, begins, following, strict=True)
+    }
 
 
 def _base_offset(stem: str) -> int:

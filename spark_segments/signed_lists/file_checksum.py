@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,13 +31,15 @@ ListedPath: TypeAlias = tuple[str, int | None]
 @dataclass(frozen=True, slots=True)
 class FileChecksum:
     """A file of a log directory: its path there, its size in bytes, and the CRC-32C of all of its bytes; in a signed
-    list their SHA-256, too.
+    list their SHA-256, too. `next_offset`: the offset behind the last of a .log, as the manifest has it; None of other
+    files, of a shared object, and in a list of a version up to 0.3.0.
     """
 
     path: str
     size: int
     crc32c: int
     sha256: str = ""
+    next_offset: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         text = f"{self.size} bytes, CRC-32C {self.crc32c:08x}"

@@ -131,6 +131,28 @@ def test_files_that_are_gone_for_an_unknown_reason_are_a_finding(key, segments, 
     assert "list: 6 files, 3 compared, 3 gone: unknown 3" in ran.text
 
 
+@pytest.mark.parametrize("of_earlier_version", [False, True])
+def test_chunks_above_the_log_start_are_gone_for_an_unknown_reason(key, segments, run, tmp_path, of_earlier_version):
+    """The names of chunks say no offset: each has 0. Lists of versions up to 0.3.0 have names alone."""
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("people", config={"compression.type": "uncompressed"})
+    for name in ("ada", "bob"):
+        log.topic("people").append([{"key": name, "value": "London"}])
+    signed = tmp_path / "people.list"
+    segments("verify", log.uri, "--deep", "--sign", key, "--checksums", signed)
+    lines = [json.loads(line) for line in signed.read_text().splitlines()[1:-1]]
+    assert {line["next_offset"] for line in lines if line.get("path", "").endswith(".log")} == {1, 2}
+    if of_earlier_version:
+        lines = [{name: value for name, value in line.items() if name != "next_offset"} for line in lines]
+    listed = tmp_path / "plain.list"
+    listed.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    segments("erase", log.uri, "people", "--key", "ada", "--key", "bob", "--yes")
+    log.topic("people").append([{"value": "Turin"}])
+    without_commits(log, "people")
+    ran = run("verify", log.uri, "--against", listed)
+    assert ran.code == 3 and "0 compared, 6 gone: unknown 6" in ran.text
+
+
 def test_files_below_the_log_start_are_gone_for_a_known_reason(key, segments, run, tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
     log.create_topic("people", partitions=2, config={"retention.ms": "-1"})

@@ -749,6 +749,14 @@ MUTANTS = (
     ),
     Mutant(
         "verify",
+        "a chunk that is gone counts as one below the log start",
+        "signed_lists/comparison.py",
+        "        stem: end if files_at[begin] == 1 else log_end\n",
+        "        stem: end\n",
+        "tests/cli/test_signed_lists.py::test_chunks_above_the_log_start_are_gone_for_an_unknown_reason[True]",
+    ),
+    Mutant(
+        "verify",
         "offsets between segments may be missing",
         "maintenance/verification/deep.py",
         "        if start >= end or before.was_cleaned or following.was_cleaned:\n",
