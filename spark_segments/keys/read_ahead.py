@@ -15,8 +15,8 @@ AHEAD_BYTES = 64 << 10
 MOST_AHEAD = 16
 """Of more hashes the pages are read by the footer: they may be all over the run."""
 
-_RECORDS_A_KEY = 25
-_LEAST_ENTRIES = 512
+RECORDS_A_KEY = 25
+LEAST_ENTRIES = 512
 
 
 def expected_entries(run: Run, hashes: np.ndarray, hash_bits: int) -> list[tuple[int, int]]:
@@ -24,7 +24,7 @@ def expected_entries(run: Run, hashes: np.ndarray, hash_bits: int) -> list[tuple
     if not run.entry_bytes or len(hashes) > MOST_AHEAD:
         return []
     most = (AHEAD_BYTES - run.footer_bytes - 2 * PAGE_BYTES) // (2 * run.entry_bytes)
-    if most < _LEAST_ENTRIES:
+    if most < LEAST_ENTRIES:
         return []
     a_page = entries_a_page(run.entry_bytes)
     before = (0, *run.fan_out, run.entries)
@@ -36,8 +36,8 @@ def expected_entries(run: Run, hashes: np.ndarray, hash_bits: int) -> list[tuple
         expected = low + ((high - low) * rest >> (hash_bits - part_bits))
         # Hashes are uniform, and each brings the entries of its key: of so many in a part, the number before a place
         # has this deviation from what is expected, at its middle.
-        deviation = math.sqrt(_RECORDS_A_KEY * (high - low)) / 2
-        near = min(most, int(2 * deviation) + _LEAST_ENTRIES)
+        deviation = math.sqrt(RECORDS_A_KEY * (high - low)) / 2
+        near = min(most, int(2 * deviation) + LEAST_ENTRIES)
         first = max(low, expected - near) // a_page * a_page
         last = min(run.entries, -(-min(high, expected + near) // a_page) * a_page)
         if ranges and first <= ranges[-1][1]:

@@ -462,8 +462,8 @@ def test_a_nested_value_beside_a_key_is_json(segments, uri, tmp_path):
     assert records(uri) == [(b"a", b'{"x":1}'), (b"b", None)]
 
 
-def test_an_object_beside_a_key_is_its_value_whatever_further_members_come_later(segments, uri, tmp_path, monkeypatch):
-    monkeypatch.setattr("spark_segments.cli.records.input_files.BLOCK_BYTES", 256)
+def test_an_object_beside_a_key_is_its_value_whatever_further_members_come_later(segments, uri, tmp_path, limits):
+    limits(INPUT_BLOCK_BYTES=256)
     values = [{"x": number} for number in range(60)] + [{"x": 60, "later": [1]}]
     lines = [{"key": str(value["x"]), "value": value} for value in values]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

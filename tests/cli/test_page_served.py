@@ -469,9 +469,9 @@ def lines_of(text: str) -> dict[str, list[str]]:
     return {row[1].split()[0]: [cell.removesuffix("</tr>").strip() for cell in row[2:]] for row in cells}
 
 
-def test_a_log_of_many_partitions_begins_with_a_table_of_topics(serve, wide, monkeypatch):
+def test_a_log_of_many_partitions_begins_with_a_table_of_topics(serve, wide, limits):
     """Partitions have pages of their topics. A line follows its topic, though it is remembered."""
-    monkeypatch.setattr(serving, "PARTITIONS_BESIDE_A_TABLE", 9)
+    limits(PARTITIONS_BESIDE_A_TABLE=9)
     wide.topic("b").alter({"retention.ms": "86400000", "retention.bytes": "1048576"})
     wide.topic("a").append(rows(3, 1))
     moved(wide, "billing", {"a": {0: 1}})

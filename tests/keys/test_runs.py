@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_segments.keys import read_ahead, run_file, run_layout, run_writer
 from spark_segments.keys.hashes import hashes_of
 from spark_segments.keys.merge import merge
 from spark_segments.keys.read_ahead import AHEAD_BYTES
@@ -111,10 +110,9 @@ def test_a_large_run_is_read_by_few_bytes(tmp_path):
     assert answer.read_bytes <= 64 << 10
 
 
-def test_a_look_up_of_many_keys_finds_what_look_ups_of_each_find(tmp_path, monkeypatch):
+def test_a_look_up_of_many_keys_finds_what_look_ups_of_each_find(tmp_path, limits):
     """Also where what is read for some ends within the bucket of one, so that more of it is read."""
-    monkeypatch.setattr(run_file, "WINDOW_ENTRIES", 40)
-    monkeypatch.setattr(run_layout, "MOST_FAN_BITS", 3)
+    limits(WINDOW_ENTRIES=40, MOST_FAN_BITS=3)
     storage = Storage(str(tmp_path))
     keys = [b"key %d" % number for number in range(20_000)]
     run = written(storage, keys)
@@ -124,9 +122,9 @@ def test_a_look_up_of_many_keys_finds_what_look_ups_of_each_find(tmp_path, monke
 
 
 @pytest.mark.parametrize("entries_a_part", [1 << 15, 2000])
-def test_the_pages_of_a_hash_are_read_with_the_footer(tmp_path, monkeypatch, entries_a_part):
+def test_the_pages_of_a_hash_are_read_with_the_footer(tmp_path, limits, entries_a_part):
     """By what the list says of the run, in one turn of requests; also where a key has many records."""
-    monkeypatch.setattr(run_writer, "ENTRIES_A_PART", entries_a_part)
+    limits(ENTRIES_A_PART=entries_a_part)
     files = PlayedFiles()
     storage = Storage(str(tmp_path), filesystem=files)
     numbers = np.random.default_rng(3).zipf(1.3, 60_000) % 20_000
@@ -151,11 +149,9 @@ def test_the_pages_of_a_hash_are_read_with_the_footer(tmp_path, monkeypatch, ent
         assert found(storage, run, keys[start : start + 5]) == (expected, False)
 
 
-def test_pages_that_were_guessed_wrong_are_read_again(tmp_path, monkeypatch):
+def test_pages_that_were_guessed_wrong_are_read_again(tmp_path, limits):
     """Also where the guess was right for some of the hashes in a bucket of the footer's table, and wrong for others."""
-    monkeypatch.setattr(read_ahead, "_RECORDS_A_KEY", 0)
-    monkeypatch.setattr(read_ahead, "_LEAST_ENTRIES", 1)
-    monkeypatch.setattr(run_layout, "MOST_FAN_BITS", 3)
+    limits(RECORDS_A_KEY=0, LEAST_ENTRIES=1, MOST_FAN_BITS=3)
     chance = np.random.default_rng(5)
     storage = Storage(str(tmp_path))
     numbers = chance.zipf(1.3, 40_000) % 15_000

@@ -15,6 +15,7 @@ from spark_segments.storage import Storage, fetch
 from spark_segments.storage.fetch import fetch_ahead
 from tests.examples import examples
 from verification.world.opened import LocalFiles
+from verification.world.small_limits import small_limits
 
 CONTENT = bytes(number % 251 for number in range(10_000))
 
@@ -66,8 +67,7 @@ def storage(files: StoreFiles) -> Storage:
 def test_any_reads_give_the_bytes_of_the_file(tmp_path_factory, steps, end):
     directory = tmp_path_factory.mktemp("files")
     (directory / "0.log").write_bytes(CONTENT)
-    with pytest.MonkeyPatch.context() as patch, fetch_ahead(storage(StoreFiles(directory)), "0.log", end) as read:
-        patch.setattr(fetch, "BLOCK_BYTES", 1000)
+    with small_limits(BLOCK_BYTES=1000), fetch_ahead(storage(StoreFiles(directory)), "0.log", end) as read:
         position = 0
         for move, length, writable in steps:
             position = max(0, position + move)

@@ -29,6 +29,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "MOST_COMPLAINTS": ("dump.entry.MOST_COMPLAINTS",),
     "INPUT_BLOCK_BYTES": ("cli.records.input_files.BLOCK_BYTES",),
     "CSV_HEAD_BYTES": ("cli.records.csv_rows.CSV_HEAD_BYTES",),
+    "PARTITIONS_BESIDE_A_TABLE": ("cli.page.serve.PARTITIONS_BESIDE_A_TABLE",),
     # Writing
     "WAITING_BYTES": ("log.appending.appender.WAITING_BYTES",),
     "MAX_OPEN_CHUNKS": ("log.appending.appender.MAX_OPEN_CHUNKS",),
@@ -73,6 +74,11 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "MOST_INLINE": ("keys.run_writer.MOST_INLINE",),
     "MOST_LISTED": ("keys.run_writer.MOST_LISTED",),
     "NEAR_BYTES": ("keys.look_up.NEAR_BYTES",),
+    "ENTRIES_A_PART": ("keys.run_writer.ENTRIES_A_PART",),
+    "MOST_FAN_BITS": ("keys.run_layout.MOST_FAN_BITS",),
+    "WINDOW_ENTRIES": ("keys.run_file.WINDOW_ENTRIES",),
+    "RECORDS_A_KEY": ("keys.read_ahead.RECORDS_A_KEY",),
+    "LEAST_ENTRIES": ("keys.read_ahead.LEAST_ENTRIES",),
     "MOST_STEPS": ("replicas.topic_mirror.MOST_STEPS",),
     # How often, and how long, somebody tries again
     "STORE_ATTEMPTS": ("storage.storage.ATTEMPTS",),
