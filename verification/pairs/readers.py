@@ -23,8 +23,9 @@ from spark_segments.polars import scan_topic
 from verification.kafka_protocol.serving import consumer, serving
 from verification.kills.table_rows import content
 from verification.pairs.model import Place, Record
-from verification.pairs.operations import ARCHIVES, succeeded
-from verification.pairs.world import World, check_equal, rows_by_place, segments
+from verification.pairs.operations import ARCHIVES, LATE, succeeded
+from verification.pairs.world import Taking, World, check_equal, rows_by_place, segments
+from verification.world.manifest_rows import forget_rows
 from verification.world.stores.memory_store import memory_log
 
 
@@ -92,9 +93,6 @@ def latest(world: World) -> None:
         check_equal(rows_by_place(scanned.to_table()), expected)
 
 
-LATE = "A compacted partition was captured late"
-
-
 def deep_verification(world: World) -> None:
     """No fault; and a capture that came later than tombstones stay in the cluster is named, and no other one."""
     findings = verify(world.log, topics=[world.topic], deep=True).findings
@@ -147,38 +145,48 @@ def consume_key(world: World) -> None:
 
 
 def signed_list(world: World) -> None:
-    """Each listed file is compared, or is gone by a commit that is still there, or lies below the log start. One whose
-    commit vacuum has taken may be gone for an unknown reason. A list of which nothing can be compared is no success.
+    """Each listed file is compared, or is gone by the operation of a commit that says so. Where vacuum took all of
+    these, the file lies below the log start, or is gone for an unknown reason. A list of which nothing can be compared
+    is no success.
     """
-    assert world.signed is not None
-    live = world.live_files().keys()
-    world.signed.look({*live}, world.log.topic(world.topic).version)
-    lines = map(json.loads, world.signed.path.read_text().splitlines())
-    listed = [line["path"].rpartition(".")[0] for line in lines if "path" in line]
-    ran = segments("verify", world.log.uri, world.topic, "--check", world.signed.path, "--output", "json")
+    signed = world.signed
+    assert signed is not None
+    signed.look(world)
+    lines = map(json.loads, signed.path.read_text().splitlines())
+    listed = [f"{line['path'].rpartition('.')[0]}.log" for line in lines if "path" in line]
+    forget_rows()  # a process that has read them knows rows that vacuum took
+    ran = segments("verify", world.log.uri, world.topic, "--check", signed.path, "--output", "json")
     report = json.loads(ran.output)
     unknown = {finding["path"] for finding in report["findings"] if UNKNOWN in finding["message"]}
-    not_said = {path for path, versions in world.signed.taken.items() if _may_be_unknown(world, path, versions)}
-    assert unknown <= not_said, f"does not know what took {sorted(unknown - not_said)}"
-    compared = sum(f"{stem}.log" in live for stem in listed)
+    reasons = {path: _reason(world, path, taking) for path, taking in signed.taken.items()}
+    check_equal(unknown, {path for path, reason in reasons.items() if reason == "unknown"})
+    gone = [path for path in listed if path in reasons]
+    compared = len(listed) - len(gone)
     others = [one["message"] for one in report["findings"] if UNKNOWN not in one["message"]]
     check_equal(others, [] if compared or not listed else [NOTHING_COMPARED])
     check_equal(ran.code, 3 if report["findings"] else 0)
     counts = report["details"]["listed"]
-    gone = Counter(counts["gone"])
-    check_equal((counts["files"], counts["compared"], gone.total()), (len(listed), compared, len(listed) - compared))
-    check_equal(gone["unknown"], sum(f"{stem}.log" in unknown for stem in listed))
+    check_equal((counts["files"], counts["compared"]), (len(listed), compared))
+    check_equal(counts["gone"], dict(Counter(reasons[path] for path in gone)))
 
 
 UNKNOWN = "gone for an unknown reason"
 NOTHING_COMPARED = "No file of the list of checksums is in the topic any more: nothing was compared"
 
 
-def _may_be_unknown(world: World, path: str, versions: range) -> bool:
+def _reason(world: World, path: str, taking: Taking) -> str:
+    """Why a listed file is not in the log any more: by the commit that took it, if vacuum has not taken that, or by the
+    first later one that writes its row again.
+    """
     assert world.signed is not None
+    if world.written_out_of_log(taking.version) is not None:
+        return taking.operation
+    for version in range(taking.version + 1, world.signed.version + 1):
+        if path in (world.written_out_of_log(version) or ()) and world.operation_of(version) != "merge-files":
+            return world.operation_of(version)
     place = world.signed.ends[path]
     is_below = place is not None and place[1] <= world.model.partitions[place[0]].start
-    return not is_below and not all(map(world.has_commit, versions))
+    return "below the log start" if is_below else "unknown"
 
 
 # What lies beside the log

@@ -20,6 +20,7 @@ from unittest import mock
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from spark_segments import LogDir
 from spark_segments.cli import main
@@ -116,23 +117,35 @@ class Table:
     reached: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """A commit that took a file out of the log, and the operation that it names."""
+
+    version: int
+    operation: str
+
+
 @dataclass
 class SignedList:
     """A list of files that was signed. `ends`: {path of a .log: (partition, the offset behind its last)}, or None of a
     shared object. `version`: of the topic at the last look; `taken`: {path of a file that has left the log: the
-    versions that it may have left in}.
+    commit that took it}.
     """
 
     path: Path
     ends: dict[str, tuple[int, int] | None]
     version: int
-    taken: dict[str, range] = field(default_factory=dict)
+    taken: dict[str, Taking] = field(default_factory=dict)
 
-    def look(self, live: set[str], version: int) -> None:
-        """Notes which files have left the log since the last look, and which have come back."""
-        news = range(self.version + 1, version + 1)
-        gone = self.ends.keys() - live
-        self.taken = {path: self.taken.get(path, news) for path in gone}
+    def look(self, world: World) -> None:
+        """Notes which files have left the log since the last look, by which commit, and which have come back."""
+        version = world.log.topic(world.topic).version
+        gone = self.ends.keys() - world.live_files().keys()
+        self.taken = {path: taking for path, taking in self.taken.items() if path in gone}
+        for each in range(self.version + 1, version + 1):
+            left = gone - self.taken.keys() - world.live_files(each).keys()
+            if left:
+                self.taken |= dict.fromkeys(left, Taking(each, world.operation_of(each)))
         self.version = version
 
 
@@ -294,25 +307,42 @@ class World:
         """What the topic's row remembers."""
         return dict(ManagedLog(Path(self.log.uri)).snapshot(self.topic).topic["states"] or {})
 
-    def live_files(self) -> dict[str, tuple[int, int] | None]:
-        """The files that the newest version names: of each path (partition, the offset behind its last), or None of a
-        shared object.
+    def live_files(self, version: int | None = None) -> dict[str, tuple[int, int] | None]:
+        """The files that a version names, or the newest: of each path (partition, the offset behind its last), or None
+        of a shared object.
         """
-        snapshot = ManagedLog(Path(self.log.uri)).snapshot(self.topic)
+        snapshot = ManagedLog(Path(self.log.uri)).snapshot(self.topic, version)
         rows = [row for rows in snapshot.segments.values() for row in rows]
         return {
             row["path"]: None if row["index_position"] is not None else (row["partition"], row["next_offset"])
             for row in rows
         }
 
-    def has_commit(self, version: int) -> bool:
-        """Whether a commit, and all rows that it wrote, are there: vacuum has taken neither."""
-        table = Path(self.log.uri, "_manifest", self.topic)
-        commit = table / "_delta_log" / f"{version:020d}.json"
-        if not commit.exists():
-            return False
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        return all((table / unquote(action["add"]["path"])).exists() for action in actions if "add" in action)
+    def operation_of(self, version: int) -> str:
+        """The operation that a commit names."""
+        [operation] = [action["commitInfo"]["change"] for action in self._actions(version) if "commitInfo" in action]
+        return str(operation)
+
+    def written_out_of_log(self, version: int) -> set[str] | None:
+        """The paths of rows that a commit wrote and that are out of the log: of what it took, and of what had left
+        before, where it wrote such rows again. None where vacuum has taken the commit or its rows.
+        """
+        try:
+            actions = self._actions(version)
+            paths = [unquote(action["add"]["path"]) for action in actions if "add" in action]
+            files = [self._table / path for path in paths if path.startswith("kind=segment/")]
+            rows = [row for file in files for row in pq.ParquetFile(file).read(["path", "state"]).to_pylist()]
+        except FileNotFoundError:
+            return None
+        return {row["path"] for row in rows if row["state"] in ("removed", "deleting")}
+
+    @property
+    def _table(self) -> Path:
+        return Path(self.log.uri, "_manifest", self.topic)
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        commit = self._table / "_delta_log" / f"{version:020d}.json"
+        return [json.loads(line) for line in commit.read_text().splitlines()]
 
     def reopen(self, uri: str | None = None) -> None:
         """The log directory as a process sees it that has just begun."""
