@@ -146,6 +146,19 @@ class IndexUpdate:
 
         return self._commit(checked)
 
+    def delete_left_runs(self) -> None:
+        """Lets the next vacuum delete the runs that left the index, where it was dropped, and all of an index whose
+        topic is gone.
+        """
+
+        def left(state: IndexList) -> IndexList | None:
+            is_gone = state.is_kept and not self.log.is_there(self.files.topic)
+            after = self._emptied(state) if is_gone else state
+            after = replace(after, superseded=tuple(replace(run, since_ms=0) for run in after.superseded))
+            return None if after == state else after
+
+        self._commit(left)
+
     # Steps
 
     def _snapshot(self) -> Snapshot:
@@ -177,7 +190,8 @@ class IndexUpdate:
         if not state.is_damaged:
             return state.with_runs((), now_ms)
         # The damaged list may have been that of an erasure after which the files were not to wait.
-        at_once = any(erasure.history for erasure in Erasure.of(self._snapshot()))
+        snapshot = self.log.manifest(self.files.topic).snapshot(deleted=True)
+        at_once = any(erasure.history for erasure in Erasure.of(snapshot))
         since_ms = {run.path: run.since_ms for run in state.superseded}
         paths = [info.path for info in storage.list(f"{self.files.directory}/runs")]
         superseded = (SupersededRun(path, 0 if at_once else since_ms.get(path, now_ms)) for path in paths)
@@ -213,8 +227,8 @@ class IndexUpdate:
         the runs that were `built` and hold there, too, as far as no other job was first. `erased_keys`: those of the
         erasure that asks, None for a job that knows of no keys.
         """
-        if state.topic_id != snapshot.topic_id:
-            return state
+        if state.topic_id != snapshot.topic_id:  # it is of a topic of this name that was deleted
+            return state.with_runs((), self.log.storage.now_ms())
         commits = CommitsSince.read(self.log.manifest(snapshot.topic), state.checked, snapshot.version)
         starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
         runs = commits.believed(runs_within(state, starts))

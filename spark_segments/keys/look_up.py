@@ -12,10 +12,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_segments.errors import SegmentsError, UnknownTopicError
+from spark_segments.errors import FormatVersionError, SegmentsError, UnknownTopicError
 from spark_segments.keys.belief import believed_runs, index_state, is_checked, runs_before, uncovered
 from spark_segments.keys.hashes import hashes_of
-from spark_segments.keys.index_list import KEYS_DIRECTORY, IndexFiles, IndexList, indexed_topics, indexes
+from spark_segments.keys.index_list import (
+    KEYS_DIRECTORY,
+    IndexFiles,
+    IndexList,
+    SupersededRun,
+    indexed_topics,
+    indexes,
+)
 from spark_segments.keys.job import IndexUpdate
 from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import RunAnswer, find_in_run
@@ -89,9 +96,15 @@ class KeyIndexes:
             files = IndexFiles(self._storage, topic, name)
             newest = files.newest_list()
             is_due = version is None or not is_checked(newest, self._log.manifest(topic), version)
+            update = IndexUpdate(self._log, files, Report("index", dry_run=False))
+            is_left = not newest.is_kept
             if newest.is_kept and is_due:
-                with contextlib.suppress(UnknownTopicError):  # of a deleted topic no index is believed
-                    IndexUpdate(self._log, files, Report("index", dry_run=False)).check(keys=keys, at_once=at_once)
+                try:
+                    update.check(keys=keys, at_once=at_once)
+                except UnknownTopicError:  # of a deleted topic no index is believed
+                    is_left = True
+            if is_left and at_once:
+                update.delete_left_runs()
 
     def has_keys(self, topic: str, keys: Sequence[bytes], *, besides: Mapping[int, Collection[int]]) -> bool:
         """Whether an index of the topic has an entry of any of the keys, also of records that have left the log, at
@@ -127,7 +140,7 @@ class KeyIndexes:
             if self._log.is_there(topic):
                 since = _left_files(self._storage, files)
             else:
-                since = dict.fromkeys(self._storage.list(files.directory, recursive=True))
+                since = _files_of_deleted(self._storage, files)
             for info, left_ms in since.items():
                 if left_ms is None:
                     is_due = store_ms - info.mtime_ms > max(delay_ms, UNNAMED_MS)
@@ -231,6 +244,16 @@ def _is_among(run: Run, ranges: Iterable[tuple[int, int]]) -> bool:
 
 def _length(offsets: Offsets) -> int:
     return sum(end - start for ranges in offsets.values() for start, end in ranges)
+
+
+def _files_of_deleted(storage: Storage, files: IndexFiles) -> dict[FileInfo, int | None]:
+    """As `_left_files`, all files of an index whose topic is gone."""
+    listed = storage.list(files.directory, recursive=True)
+    superseded: Sequence[SupersededRun] = ()
+    with contextlib.suppress(FormatVersionError):  # nobody asks for what a newer version wrote, either
+        superseded = files.newest_list().superseded
+    since = {run.path: run.since_ms for run in superseded}
+    return {info: since.get(info.path) for info in listed}
 
 
 def _left_files(storage: Storage, files: IndexFiles) -> dict[FileInfo, int | None]:

@@ -193,6 +193,42 @@ def test_the_history_goes_where_a_run_before_had_erased_all_that_is_live(log, tm
     assert not any(b"0 1" in path.read_bytes() for path in tmp_path.rglob("*.log"))
 
 
+@pytest.mark.parametrize("state", ["dropped", "deleted", "deleted, damaged", "made again", "dropped, made again"])
+def test_the_history_of_a_key_goes_with_the_runs_of_an_index_that_nobody_keeps(log, tmp_path, state):
+    """A run has the hashes of its keys. Its file would wait for file.delete.delay.ms, or a day."""
+    log.topic("t").alter({"file.delete.delay.ms": "86400000"})
+    index(log)
+    runs = set(tmp_path.glob("_keys/t/key/runs/*"))
+    if "dropped" in state:
+        index(log, drop=True)
+    if "damaged" in state:
+        damage_newest_list(tmp_path)
+    if "dropped" != state:
+        log.delete_topic("t")
+    if "made again" in state:
+        log.create_topic("t")
+        log.topic("t").append([{"key": "k2", "value": "v"}])
+    vacuum(log)
+    assert runs and runs <= set(tmp_path.glob("_keys/t/key/runs/*"))
+    assert erase(log, topics=["t"], keys=[b"k1"], history=True).ok
+    assert not runs & set(tmp_path.glob("_keys/t/key/runs/*"))
+    if state not in ("deleted", "deleted, damaged"):
+        index(log)
+        assert check(log, ["k1", "k2"]).scanned_offsets == 0
+
+
+def test_an_erasure_without_history_leaves_a_dropped_index_to_vacuum(log, tmp_path):
+    log.topic("t").alter({"file.delete.delay.ms": "86400000"})
+    index(log)
+    runs = set(tmp_path.glob("_keys/t/key/runs/*"))
+    index(log, drop=True)
+    erase(log, topics=["t"], keys=[b"k1"])
+    vacuum(log)
+    assert runs == set(tmp_path.glob("_keys/t/key/runs/*"))
+    vacuum(log, now_ms=log.storage.now_ms() + 2 * 86_400_000)
+    assert not set(tmp_path.glob("_keys/t/key/runs/*"))
+
+
 def test_a_damaged_list_is_no_index_says_so_and_is_built_again(log, tmp_path):
     index(log)
     damage_newest_list(tmp_path)

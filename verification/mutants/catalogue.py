@@ -1832,6 +1832,22 @@ MUTANTS = (
     ),
     Mutant(
         "keys",
+        "an erased key stays in the files of an index that was dropped",
+        "keys/look_up.py",
+        "                update.delete_left_runs()\n",
+        "                pass\n",
+        "tests/keys/test_look_up.py::test_the_history_of_a_key_goes_with_the_runs_of_an_index_that_nobody_keeps",
+    ),
+    Mutant(
+        "keys",
+        "an erased key stays in the index of a topic that was made again",
+        "keys/job.py",
+        "return state.with_runs((), self.log.storage.now_ms())",
+        "return state",
+        "tests/keys/test_look_up.py::test_the_history_of_a_key_goes_with_the_runs_of_an_index_that_nobody_keeps",
+    ),
+    Mutant(
+        "keys",
         "a job that read before an erasure commits after it",
         "keys/job.py",
         "without_erased(commits.believed(built), snapshot, read)",
