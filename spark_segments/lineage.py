@@ -107,7 +107,7 @@ def _begun(job: str, arguments: Mapping[str, Any]) -> Callable[[Any], None] | No
     from openlineage.client.uuid import generate_new_uuid
 
     topic, other = arguments.get("topic"), next((arguments[name] for name in _OTHERS if name in arguments), "")
-    log_dir, beside = map(_place, (arguments["log" if "log" in arguments else "storage"], other))
+    log_dir, beside = map(_place, (arguments["log"], other))
     name = " ".join((job, _named("topic", "", log_dir, "")[0], *([topic] if isinstance(topic, str) else [])))
     its_job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name)
     run = Run(str(generate_new_uuid()))
