@@ -188,15 +188,20 @@ def write_first_append(log: Path) -> Sequence[Vector]:
     return [read(topic.records, "fruit"), read([], "fruit", version=0)]
 
 
-def write_noted(log: Path) -> Sequence[Vector]:
-    """The same with notes: what a lost manifest is rebuilt from."""
-    topic = Topic(log, "fruit")
+def _noted_topic(log: Path, name: str) -> tuple[Topic, list[str]]:
+    """A topic of one partition whose first commit has an id and a note, and the paths of its files of rows."""
+    topic = Topic(log, name)
     topic.partition()
     topic.commit()
-    path = log / f"_manifest/fruit/_delta_log/{0:020d}.json"
+    path = log / f"_manifest/{name}/_delta_log/{0:020d}.json"
     actions = [json.loads(line) for line in path.read_text().splitlines()]
     topic.write_commit(0, [_identified(0), *actions[1:]])
-    files = topic.write_noted(0, "create", [], [], [action for action in actions if "add" in action])
+    return topic, topic.write_noted(0, "create", [], [], [action for action in actions if "add" in action])
+
+
+def write_noted(log: Path) -> Sequence[Vector]:
+    """The same with notes: what a lost manifest is rebuilt from."""
+    topic, files = _noted_topic(log, "fruit")
     row = topic.chunk([batch(0, 3)], 0)
     after = {**topic.partitions[0], "log_end_offset": 3, "last_stable_offset": 3}
     added = [topic.add("partition", [after], "part-1"), topic.add("segment", [row])]
@@ -1110,13 +1115,7 @@ def _noted_appends(log: Path) -> Topic:
     """Two appends with notes, of which the second alone has a mark; a note of each writer that came too late for the
     second, or died before it had made a third.
     """
-    topic = Topic(log)
-    topic.partition()
-    topic.commit()
-    path = log / f"_manifest/orders/_delta_log/{0:020d}.json"
-    actions = [json.loads(line) for line in path.read_text().splitlines()]
-    topic.write_commit(0, [_identified(0), *actions[1:]])
-    files = topic.write_noted(0, "create", [], [], [action for action in actions if "add" in action])
+    topic, files = _noted_topic(log, "orders")
     for number in (1, 2):
         before = files
         removed, added = _appended_rows(topic, number, f"part-{number}")
