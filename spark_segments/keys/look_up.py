@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,15 @@ class KeyIndexes:
             return KeyRanges(offsets, KeyCoverage(scanned_offsets=_length(offsets), index_error=str(error)))
         ranges = {number: asked.ranges(snapshot, number, own) for number, own in offsets.items()}
         return KeyRanges(ranges, asked.coverage(offsets))
+
+    def ranges_without(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> Offsets:
+        """Those of the ranges `offsets` in which no record has any of the keys, by the believed runs."""
+        spans = {number: (_span(ranges),) for number, ranges in offsets.items() if ranges}
+        try:
+            asked = self._answers(snapshot, spans, keys)
+        except (SegmentsError, FileNotFoundError):
+            return {}  # the ranges are read, as without an index
+        return {number: asked.without(number, offsets[number]) for number in spans}
 
     def _answers(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> _Asked:
         """What the believed runs that have any of the offsets answer."""
@@ -200,6 +210,24 @@ class _Asked:
             ranges += _joined(low[inside], high[inside], near) or [(start, start)]
         return tuple(ranges)
 
+    def without(self, partition: int, ranges: OffsetRanges) -> OffsetRanges:
+        """Those of a partition's ranges, one at least, that certain answers cover, and in which none has a record."""
+        certain = [
+            (run, answer)
+            for run, answer in self.answers
+            if run.partition == partition and answer is not None and not answer.is_anywhere
+        ]
+        offsets = np.sort(np.concatenate([np.zeros(0, np.int64), *(answer.offsets for _, answer in certain)]))
+        missing = np.array(uncovered(_span(ranges), [run for run, _ in certain]), np.int64).reshape(-1, 2)
+        starts, ends = np.array(ranges, np.int64).T
+        has_records = np.searchsorted(offsets, starts) < np.searchsorted(offsets, ends)
+        # What no run covers are ranges apart from each other: those that begin before an end, less those that end by
+        # the start.
+        begun = np.searchsorted(missing[:, 0], ends)
+        is_scanned = begun > np.searchsorted(missing[:, 1], starts, side="right")
+        is_without = ~(has_records | is_scanned)
+        return tuple(itertools.compress(ranges, is_without.tolist()))
+
     def coverage(self, offsets: Offsets) -> KeyCoverage:
         """What was looked at."""
         certain = [run for run, answer in self.answers if answer is not None and not answer.is_anywhere]
@@ -240,6 +268,11 @@ def _near_offsets(snapshot: Snapshot, partition: int) -> int:
 
 def _is_among(run: Run, ranges: Iterable[tuple[int, int]]) -> bool:
     return any(run.overlaps(run.partition, start, end) for start, end in ranges if start < end)
+
+
+def _span(ranges: OffsetRanges) -> tuple[int, int]:
+    """From the first offset of some ranges to the last."""
+    return min(start for start, _ in ranges), max(end for _, end in ranges)
 
 
 def _length(offsets: Offsets) -> int:

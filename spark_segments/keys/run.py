@@ -12,6 +12,11 @@ import numpy as np
 class Run:
     """A run as a list names it. `version`: of the topic, of which it has all records in [base_offset, end_offset).
 
+    These are the records with a key that a reader with read_uncommitted finds in that version: of aborted and of open
+    transactions, too. Control records are not among them, nor what had left the log by then: records below the log
+    start, which is at or below `base_offset`, and records that compaction, retention or an erasure took, wherever their
+    bytes still are. Later versions have no other records there, as long as the run is believed (`belief.py`).
+
     `entry_bytes`: of one entry, and `fan_out`: of the 2^b parts of all hashes by their highest b bits, how many entries
     lie before each but the first. By these a look-up reads the pages of a hash together with the footer. 0 and none in
     lists of before: the footer is read first.

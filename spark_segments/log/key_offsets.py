@@ -79,6 +79,15 @@ class KeyOffsets(Protocol):
     def of_keys(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> KeyRanges:
         """The ranges among `offsets`, which are clipped to the snapshot, that have all records of the keys."""
 
+    def ranges_without(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> Offsets:
+        """Those of the ranges `offsets`, each as a whole, in which no record has any of the keys, as far as the index
+        is believed for the snapshot. What it does not know, does not hold for it, or cannot be read is not among them.
+
+        The records are those of read_uncommitted: of aborted and of open transactions, too. The index knows nothing of
+        a file: bytes beside the offsets of its row, below the log start, in a file that left the log or that no row
+        names may have records of the keys all the same.
+        """
+
     def forget_erased(
         self, topic: str, *, keys: Sequence[bytes] | None = None, at_once: bool = False, version: int | None = None
     ) -> None:
