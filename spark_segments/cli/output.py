@@ -304,7 +304,8 @@ def _sums(report: Mapping[str, Any]) -> str:
         return ", ".join([partitions, *_sums_to_erase(report), took])
     sums = [partitions] if lines else []
     sums += _sums_done(report)
-    return ", ".join([*(sums or ["nothing to do"]), took])
+    searched = [*_sums_searched(details)]
+    return ", ".join([*(sums or ["nothing to do"]), *searched, took])
 
 
 def _sums_to_erase(report: Mapping[str, Any]) -> Iterator[str]:
@@ -316,6 +317,7 @@ def _sums_to_erase(report: Mapping[str, Any]) -> Iterator[str]:
     earlier = report["details"].get(_EARLIER)
     if earlier:
         yield f"{plural(earlier, 'earlier file')} would be deleted"
+    yield from _sums_searched(report["details"])
 
 
 def _sums_done(report: Mapping[str, Any]) -> Iterator[str]:
@@ -334,6 +336,18 @@ def _sums_done(report: Mapping[str, Any]) -> Iterator[str]:
             yield plural(details[name], noun)
     if details.get(_EARLIER):
         yield f"{plural(details[_EARLIER], 'earlier file')} deleted"
+
+
+def _sums_searched(details: Mapping[str, Any]) -> Iterator[str]:
+    """What an erasure read to find its records."""
+    if "segments_read" in details:
+        yield searched_segments(details["segments_read"], details["segments_by_index"])
+
+
+def searched_segments(read: int, by_index: int) -> str:
+    """How many segments a search of keys read: "3 segments read, 97 spared by the index"."""
+    spared = f", {by_index:,} spared by the index" if by_index else ""
+    return f"{plural(read, 'segment')} read{spared}"
 
 
 def _over(details: Mapping[str, Any]) -> str:

@@ -34,6 +34,8 @@ CONFIG = {"file.delete.delay.ms": "0", "segment.ms": "1", "segment.bytes": "400"
 class World:
     """A topic under a history. Each operation is a method."""
 
+    KEYS = KEYS
+
     def __init__(self, path: str, chance: random.Random) -> None:
         self.log = LogDir.create(path)
         self.chance = chance
@@ -50,7 +52,7 @@ class World:
         partitions = len(self.topic().offsets())
         rows = [
             {
-                "key": self.chance.choice([*KEYS, b"a", b"a", None]),
+                "key": self.chance.choice([*self.KEYS, *self.KEYS[1:2] * 2, None]),
                 "value": self.chance.choice([b"v", b"", None]),
                 "partition": self.chance.randrange(partitions),
             }
@@ -87,7 +89,7 @@ class World:
             return
 
     def erase(self) -> None:
-        erase(self.log, topics=["txn"], keys=[self.chance.choice(KEYS)])
+        erase(self.log, topics=["txn"], keys=[self.chance.choice(self.KEYS)])
 
     def vacuum(self) -> None:
         vacuum(self.log)

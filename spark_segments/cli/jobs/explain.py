@@ -20,7 +20,7 @@ from spark_segments.cli.command_options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import Output, print_json, print_text
+from spark_segments.cli.output import Output, print_json, print_text, searched_segments
 from spark_segments.cli.page.words import UNITS, duration, when
 from spark_segments.errors import InvalidOptionError
 from spark_segments.maintenance.explanation.record_explanation import (
@@ -59,7 +59,8 @@ def explain(
     each job runs again after --every at most.
 
     --key names every file that has records of a key, also files that only
-    readers of earlier versions see, and until when. It reads every segment.
+    readers of earlier versions see, and until when. It reads every segment,
+    but for those in which the index of the topic's keys does not have it.
 
     Example: segments explain /data/log orders --partition 0 --offset 1234
     Example: segments explain /data/log orders --time 2026-01-31T12:00:00Z
@@ -347,6 +348,7 @@ def account_text(account: KeyAccount) -> str:
             f"These have mirrored the topic: {', '.join(account.followers)}. What the leader erases goes there with "
             "their next mirror and vacuum; `segments explain` there names the files."
         )
+    lines.append(f"Searched: {searched_segments(account.segments_read, account.segments_by_index)}.")
     lines.append("Nobody can tell from here: exports, backups and copies of files, what readers have taken.")
     return "\n".join(lines)
 

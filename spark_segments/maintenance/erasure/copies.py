@@ -17,7 +17,13 @@ from spark_segments.log.manifest import row_tables
 from spark_segments.log.manifest.commit.change import ORPHAN_AGE_MS
 from spark_segments.log.manifest.rows import OUT_OF_LOG, Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
-from spark_segments.maintenance.erasure.search import KeyRecords, search, unnamed_runs
+from spark_segments.maintenance.erasure.search import (
+    KeyRecords,
+    places_without,
+    search,
+    search_figures,
+    unnamed_runs,
+)
 from spark_segments.maintenance.explanation.explain import explain_record
 from spark_segments.maintenance.explanation.record_explanation import TimeBounds
 from spark_segments.maintenance.explanation.roll_forecast import last_of, object_deleted
@@ -57,7 +63,8 @@ class KeyAccount:
 
     `uncommitted_until_ms`: files that no commit names, of writers and jobs that failed, may have the key as well; no
     reader sees them, and vacuum deletes the existing ones after that time. `followers`: log directories that have
-    mirrored the topic, as far as their notes say; an account there names their files.
+    mirrored the topic, as far as their notes say; an account there names their files. `segments_read`: how many were
+    read for the account; `segments_by_index`: how many the index of the topic's keys spared.
     """
 
     topic: str
@@ -67,6 +74,8 @@ class KeyAccount:
     copies: tuple[KeyCopy, ...]
     uncommitted_until_ms: int
     followers: tuple[str, ...] = ()
+    segments_read: int = 0
+    segments_by_index: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The account as plain values, ready for JSON; the key as text, with replacement characters."""
@@ -79,6 +88,8 @@ class KeyAccount:
             "copies": [dataclasses.asdict(copy) for copy in self.copies],
             "uncommitted_until_ms": self.uncommitted_until_ms,
             "followers": list(self.followers),
+            "segments_read": self.segments_read,
+            "segments_by_index": self.segments_by_index,
             "not_known": ["exports", "copies and backups of files", "what readers have taken"],
         }
 
@@ -93,7 +104,8 @@ def key_account(
     every_ms: int = 3_600_000,
 ) -> KeyAccount:
     """Searches all files of a topic for a key, also files of earlier versions and of deleted topics of its name. Reads
-    every segment. The topic itself may be a deleted one.
+    every segment, but for those in which the index of the topic's keys does not have it. The topic itself may be a
+    deleted one.
 
     `every_ms`: how often each job runs. Raises UnknownTopicError, and CorruptBatchError for damaged bytes.
     """
@@ -113,13 +125,24 @@ def key_account(
     named = Segment.of_table(rows)
     segments = [*named, *unnamed_runs(log.storage, named, spark)]
     copies = []
-    for segment, records in zip(segments, search(log.storage, topic, [key], segments, spark), strict=True):
-        if records:
-            [match] = records
+    without = places_without(log.key_offsets, snapshot, named, [key])
+    searched = search(log.storage, topic, [key], segments, spark, without=without)
+    for segment, result in zip(segments, searched, strict=True):
+        if result.records:
+            [match] = result.records
             copies.append(_copy_of(segment, match, deletions.of(segment, match)))
     uncommitted_until_ms = store_ms + ORPHAN_AGE_MS + every_ms
     followers = tuple(log.known_followers(topic))
-    return KeyAccount(topic, key, now_ms, snapshot.version, tuple(copies), uncommitted_until_ms, followers)
+    return KeyAccount(
+        topic,
+        key,
+        now_ms,
+        snapshot.version,
+        tuple(copies),
+        uncommitted_until_ms,
+        followers,
+        **search_figures(searched),
+    )
 
 
 def _copy_of(segment: Segment, match: KeyRecords, files_deleted: TimeBounds) -> KeyCopy:

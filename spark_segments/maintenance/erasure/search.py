@@ -1,10 +1,16 @@
-"""The search for records of given keys, file by file: every byte of a .log that a row names part of is looked at."""
+"""The search for records of given keys, file by file: every byte of a .log that a row names part of is looked at.
+
+A live segment need not be read where the index of keys says that none of its offsets has one of the keys, if its file
+has no other offsets: the index knows records of the log, and no bytes. So a removed file is read, a run that no row
+names, and a row that begins below the log start.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,10 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import MissingFileError
+from spark_segments.errors import MissingFileError, SegmentsError
 from spark_segments.execution import in_bins, run_tasks
 from spark_segments.format.decoding.decode import decode_batches
+from spark_segments.log.key_offsets import KeyOffsets
 from spark_segments.log.manifest.rows import Segment
+from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.segment.file import SegmentFile
 from spark_segments.log.segment.shared_object import read_footer
 from spark_segments.progress import Progress
@@ -26,7 +34,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+Place = tuple[str, int, int, int, int]
+"""What a row names: path, partition, position in the file, base offset, next offset."""
+
 TASK_BYTES = 64 << 20
+ENDS_BYTES = 1 << 20
+"""What a look at the ends of a file costs, in bytes that are read."""
+
 THREADS = 16  # of this process: on an object store, reading footers is mostly waiting
 
 
@@ -48,19 +62,59 @@ class KeyRecords:
     outside: int
 
 
+@dataclass(frozen=True, slots=True)
+class SearchedSegment:
+    """What a search says of a segment: of which keys its file has records, and whether it was read for that.
+
+    Where it was not, the index spared it (`is_spared`), or it is a removed file that is gone.
+    """
+
+    records: tuple[KeyRecords, ...] = ()
+    is_read: bool = False
+    is_spared: bool = False
+
+
+SPARED = SearchedSegment(is_spared=True)
+
+_Task = tuple[Segment, bool]
+"""A segment, and whether by the index none of its offsets has a record of the keys."""
+
+
 def _search_segments(
-    storage: Storage, topic: str, keys: tuple[bytes, ...], segments: Sequence[Segment]
-) -> list[tuple[KeyRecords, ...]]:
+    storage: Storage, topic: str, keys: tuple[bytes, ...], tasks: Sequence[_Task]
+) -> list[SearchedSegment]:
     """Task function: for each of some segments, the keys that its file has records of. CRCs are checked on the way."""
-    matches = []
-    for segment in segments:
+    searched = []
+    for segment, is_without in tasks:
+        if is_without and _has_no_other_offsets(storage, segment):
+            searched.append(SPARED)
+            continue
         try:
-            matches.append(_search_segment(storage, topic, keys, segment))
+            searched.append(SearchedSegment(_search_segment(storage, topic, keys, segment), is_read=True))
         except MissingFileError:
             if segment.is_live:
                 raise
-            matches.append(())  # vacuum has deleted it
-    return matches
+            searched.append(SearchedSegment())  # vacuum has deleted it
+    return searched
+
+
+def _has_no_other_offsets(storage: Storage, segment: Segment) -> bool:
+    """Whether all records in the bytes of a row have offsets of the row, as the first and the last of its batches show:
+    offsets rise in a file. Few bytes are read. False where these do not show it, or cannot be read.
+    """
+    if segment.is_shared or not segment.index_bytes:
+        return False  # the .index is what leads to the last batch
+    file = SegmentFile(storage, segment)
+    try:
+        first_window = deque(file.windows(end_position=1), maxlen=1)
+        last_window = deque(file.windows(file.locate_position(segment.end_position)), maxlen=1)
+    except (SegmentsError, FileNotFoundError):
+        return False  # the search says what is wrong
+    if not first_window or not last_window:
+        return False
+    first_offset = int(first_window[0].batches.base_offset[0]) + segment.offset_shift
+    last_offset = int(last_window[0].batches.last_offset[-1]) + segment.offset_shift
+    return segment.base_offset <= first_offset and last_offset < segment.next_offset
 
 
 def _search_segment(storage: Storage, topic: str, keys: tuple[bytes, ...], segment: Segment) -> tuple[KeyRecords, ...]:
@@ -96,6 +150,28 @@ def _search_segment(storage: Storage, topic: str, keys: tuple[bytes, ...], segme
     )
 
 
+def place_of(segment: Segment) -> Place:
+    """What the row of a segment names."""
+    return *segment.identity, segment.base_offset, segment.next_offset
+
+
+def places_without(
+    index: KeyOffsets, snapshot: Snapshot, segments: Iterable[Segment], keys: Sequence[bytes]
+) -> frozenset[Place]:
+    """The live segments of a snapshot, among others, in whose offsets no record has any of the keys, by an index. Their
+    files may have such records beside these offsets.
+    """
+    bounds = snapshot.offset_bounds()
+    asked: dict[int, dict[tuple[int, int], Place]] = defaultdict(dict)
+    for segment in segments:
+        if segment.is_live and segment.topic_id == snapshot.topic_id:
+            start, end = bounds[segment.partition]
+            if start <= segment.base_offset < segment.next_offset <= end:
+                asked[segment.partition][segment.base_offset, segment.next_offset] = place_of(segment)
+    without = index.ranges_without(snapshot, {number: tuple(sorted(own)) for number, own in asked.items()}, keys)
+    return frozenset(asked[number][offsets] for number, ranges in without.items() for offsets in ranges)
+
+
 def search(
     storage: Storage,
     topic: str,
@@ -104,15 +180,37 @@ def search(
     spark: SparkSession | None = None,
     *,
     progress: Progress | None = None,
-) -> list[tuple[KeyRecords, ...]]:
-    """For each segment, in order, the keys that its file has records of.
+    without: Collection[Place] = frozenset(),
+) -> list[SearchedSegment]:
+    """For each segment, in order, the keys that its file has records of. `without`: see `places_without`.
 
-    () stands for none, and for a removed file that is gone. Raises CorruptBatchError for damaged bytes,
-    MissingFileError for a live segment without its file.
+    Raises CorruptBatchError for damaged bytes, MissingFileError for a live segment without its file.
     """
-    tasks = in_bins(segments, lambda row: row.log_bytes, lambda _, total, row: total + row.log_bytes > TASK_BYTES)
-    done = run_tasks(partial(_search_segments, storage, topic, tuple(keys)), list(tasks), spark, progress=progress)
-    return list(itertools.chain.from_iterable(done))
+    tasks = [(segment, place_of(segment) in without) for segment in segments]
+    # A row with a record at each of its offsets, and no further ones, names all that its file has.
+    is_spared = [is_without and segment.is_full for segment, is_without in tasks]
+    bins = in_bins(
+        (task for task, spared in zip(tasks, is_spared, strict=True) if not spared),
+        _cost,
+        lambda _, total, task: total + _cost(task) > TASK_BYTES,
+    )
+    done = run_tasks(partial(_search_segments, storage, topic, tuple(keys)), list(bins), spark, progress=progress)
+    searched = itertools.chain.from_iterable(done)
+    return [SPARED if spared else next(searched) for spared in is_spared]
+
+
+def _cost(task: _Task) -> int:
+    segment, is_without = task
+    return min(segment.log_bytes, ENDS_BYTES) if is_without else segment.log_bytes
+
+
+def search_figures(searched: Iterable[SearchedSegment]) -> dict[str, int]:
+    """How many segments a search read, and how many the index spared."""
+    figures = dict.fromkeys(("segments_read", "segments_by_index"), 0)
+    for segment in searched:
+        figures["segments_read"] += segment.is_read
+        figures["segments_by_index"] += segment.is_spared
+    return figures
 
 
 def _summary(key: int, offsets: np.ndarray, tombstones: np.ndarray, inside: np.ndarray) -> KeyRecords:
