@@ -211,7 +211,8 @@ def erase(
 
     A compacted topic first gets a tombstone of each key, then all older
     records of the key go. From other topics all its records go. The job
-    reads every segment, chunks that are not rolled yet included.
+    reads every segment, chunks that are not rolled yet included, but for
+    segments in which the index of the topic's keys has none of the keys.
 
     The old files stay for readers of earlier versions until vacuum deletes
     them, after file.delete.delay.ms. With --history they go at once, and

@@ -141,7 +141,9 @@ class Tools:
         partition: Partition = None,
         offset: Annotated[int | None, Field(description="The record at this offset.", ge=0)] = None,
         time: Time = None,
-        key: Annotated[str | None, Field(description="A key, as text. It reads every segment.")] = None,
+        key: Annotated[
+            str | None, Field(description="A key, as text. Without an index it reads every segment.")
+        ] = None,
         jobs_every: Annotated[str, Field(description="How often each job runs, such as 1h.")] = "1h",
     ) -> str:
         """Says which rule keeps a record, and when it goes: retention, compaction, the active segment, vacuum.
