@@ -116,7 +116,7 @@ def append_once(world: World) -> Any:
     once = f"load/{world.made}"
     placed = world.append(rows, once=once)
     world.append(rows, once=once)
-    world.has_repeated = True
+    world.has_unnamed_files = True
     return placed
 
 
@@ -125,7 +125,7 @@ def append_transactions(world: World) -> Any:
     rows = world.rows(world.keys_now()[:2], [0, 0])
     placed = world.append(rows, txn=("query", world.made))
     world.append(rows, txn=("query", world.made))
-    world.has_repeated = True
+    world.has_unnamed_files = True
     try:
         world.append(rows, txn=("query", world.made - 1))
     except TransactionOrderError:
@@ -416,7 +416,7 @@ def restored(world: World, is_done: bool) -> None:
 def lose_manifest(world: World) -> bool:
     """The manifest is lost, and rebuilt from its recovery copy and notes. Returns whether the topic has kept its id.
 
-    It gets another one where files are there that no commit names: those of an append that was a repeat.
+    It gets another one where files are there that no commit names: those of an append that was a repeat, or refused.
     """
     topic_id = world.log.topic(world.topic).snapshot.topic_id
     shutil.rmtree(Path(world.log.uri, "_manifest", world.topic))
@@ -427,7 +427,7 @@ def lose_manifest(world: World) -> bool:
     world.forget_versions()
     world.signed = None  # what took its files was in the manifest
     is_kept = world.log.topic(world.topic).snapshot.topic_id == topic_id
-    assert is_kept or world.has_repeated, "the rebuilt topic has another id"
+    assert is_kept or world.has_unnamed_files, "the rebuilt topic has another id"
     return is_kept
 
 
@@ -451,6 +451,7 @@ def lose_newest_commit(world: World) -> None:
     try:
         world.log.topic(world.topic).append([{"key": "ann", "value": "in place of another", "partition": 0}])
     except SegmentsError:
+        world.has_unnamed_files = True  # those of the append
         aside.rename(newest)
         world.reopen()
         return

@@ -188,7 +188,7 @@ class World:
     is_late: bool | None = False
     group: dict[int, int] | None = None
     has_own_records: bool = False
-    has_repeated: bool = False
+    has_unnamed_files: bool = False
     config: dict[str, str] = field(default_factory=dict)
     made: int = 0
     is_log_append_time: bool = False
