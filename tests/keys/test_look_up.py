@@ -203,7 +203,7 @@ def test_the_history_of_a_key_goes_with_the_runs_of_an_index_that_nobody_keeps(l
         index(log, drop=True)
     if "damaged" in state:
         damage_newest_list(tmp_path)
-    if "dropped" != state:
+    if state != "dropped":
         log.delete_topic("t")
     if "made again" in state:
         log.create_topic("t")
