@@ -125,7 +125,10 @@ class OpenTables:
         half = one.half
         if half is None or half.is_latest or one.scan.snapshot is not scan.snapshot:
             return False
-        return any(table is half.table for table in self._tables.values()) and half.table.is_newest()
+        try:
+            return any(table is half.table for table in self._tables.values()) and half.table.is_newest()
+        except (SegmentsError, OSError):
+            return False  # the table is judged again, and the caller gets the cause as a reason
 
 
 class _Unfit(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import time
@@ -14,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_segments import LogDir
 from spark_segments.duckdb import TopicDatabase
 from spark_segments.errors import QueryError, SegmentsError
-from spark_segments.lake.as_one import as_one
+from spark_segments.lake.as_one import OpenTables, as_one
 from spark_segments.lake.noted import TABLES, NotedTable
 from spark_segments.lake.table import MANY_SMALL_FILES
 from spark_segments.lake.table_plan import Reason
@@ -27,6 +28,7 @@ from verification.kills.table_histories import rewrite
 from verification.kills.table_rows import iceberg_table, update, with_orders
 from verification.world.clock import PATIENCE_SECONDS
 from verification.world.kafka_bytes.golden_files import GOLDEN
+from verification.world.opened import LocalFiles
 from verification.world.stores.s3_server import BUCKET
 from verification.world.topics import append, append_batches, golden_batches
 
@@ -570,3 +572,19 @@ def test_each_result_of_a_database_is_of_the_newest_log(orders, uri):
         assert in_order(database.sql("SELECT * FROM orders").to_table()) == in_order(
             orders.topic("orders").scan().to_table()
         )
+
+
+def test_a_table_whose_store_does_not_answer_is_judged_again_and_the_log_is_read(orders, uri):
+    class Silent(LocalFiles):
+        def exists(self, path):
+            raise PermissionError(errno.EACCES, "no answer", path)
+
+    update(orders, uri)
+    opened_tables = OpenTables()
+    scan = orders.topic("orders").scan()
+    before = as_one(orders, scan, None, opened_tables)
+    assert opened_tables.still_has(before, scan)
+    before.half.table.storage = Storage(uri, filesystem=Silent())
+    assert not opened_tables.still_has(before, scan)
+    after = as_one(orders, scan, None, opened_tables)
+    assert after.half is None and "no answer" in after.why
