@@ -27,6 +27,7 @@ from spark_segments.lake.table_format import (
     TableFormat,
     TablePositions,
     TableSettings,
+    has_floats,
 )
 from spark_segments.lake.table_plan import Reason, what_happened
 from spark_segments.log import Eras, LogDirectory, Scan, Selection, Snapshot
@@ -223,6 +224,7 @@ def _half(
     files = table.files()
     if any("://" in file.path or file.path.startswith("/") for file in files):
         raise _Unfit("files of it lie elsewhere")
+    _check_floats(scan, files)
     # A table's run takes out what is below the log start; an archive's keeps it.
     cut_at = {} if settings.archive else before.log_starts
     log_starts = {
@@ -265,6 +267,15 @@ def _check_facts(selection: Selection, facts: RowFacts, *, is_latest: bool) -> N
         raise _Unfit("it has no tombstones, and the view has some")
     if len(facts.timestamp_types) > 1:
         raise _Unfit("its records have timestamps of both types, which it does not tell apart")
+
+
+def _check_floats(scan: Scan, files: Sequence[DataFile]) -> None:
+    """Raises _Unfit where conditions on floats may pass over rows of these files that have NaN."""
+    if any(file.may_hide_nan for file in files) and has_floats(scan.schema):
+        raise _Unfit(
+            "its files may have bounds of floats that leave NaN out: write them again by segments table … --optimize, "
+            "or make an Iceberg table again"
+        )
 
 
 def _may_have_below(files: Sequence[DataFile], partition: int, offset: int) -> bool:

@@ -41,12 +41,11 @@ CHECKPOINT_INTERVAL = 10
 _POSITION = "userMetadata"  # Delta's name for what a user says of a commit
 _RESTORE = "RESTORE"
 
-_JOINED_BYTES = 128 << 20
-"""About how large a file gets that others are joined to."""
-
 
 class TableBeside:
     """The `TableFormat` of Delta, and the `Tables`."""
+
+    replaces_files = True
 
     def __init__(self, storage: Storage, table: DeltaTable) -> None:
         self.storage = storage
@@ -203,32 +202,45 @@ class TableBeside:
                 found=f"delta.appendOnly true, and {len(commit.removed):,} files that lose rows",
                 hint="Set delta.appendOnly to false, or keep an archive: segments table … --archive",
             )
-        now_ms = wall_ms()
         info = {
-            "timestamp": now_ms,
             "operation": "WRITE",
             "operationParameters": {"mode": "Append", "partitionBy": json.dumps(self.partitioned_by)},
-            "engineInfo": "spark-segments",
             _POSITION: commit.positions.to_json(),
         }
-        gone = {"deletionTimestamp": now_ms, "extendedFileMetadata": True}
-        actions: list[Action] = [{"commitInfo": info}]
-        if commit.columns is not None:
-            actions.append({"metaData": self._metadata(commit.columns)})
-        actions += [{"remove": self._named(file) | gone} for file in commit.removed]
-        for file in commit.added:
-            actions.append({"add": self._named(file) | {"modificationTime": now_ms, "stats": _statistics(file)}})
+        columns: list[Action] = [] if commit.columns is None else [{"metaData": self._metadata(commit.columns)}]
+        return self._put(info, columns, commit.removed, commit.added, is_change=True)
+
+    def replace_files(self, removed: Sequence[DataFile], added: Sequence[DataFile]) -> bool:
+        info: dict[str, Any] = {"operation": "OPTIMIZE", "operationParameters": {"predicate": "[]"}}
+        positions = next(self.positions(), None)
+        if positions is not None:  # others' clean-up may take all commits but the newest
+            info[_POSITION] = positions.to_json()
+        return self._put(info, [], removed, added, is_change=False)
+
+    def _put(
+        self,
+        info: Mapping[str, Any],
+        columns: Sequence[Action],
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        *,
+        is_change: bool,
+    ) -> bool:
+        """Puts the next version; False where another commit has its number. `info`: what is special in its commitInfo.
+        `is_change`: of rows.
+        """
+        now_ms = wall_ms()
+        gone = {"deletionTimestamp": now_ms, "extendedFileMetadata": True, "dataChange": is_change}
+        new = {"modificationTime": now_ms, "dataChange": is_change}
+        actions: list[Action] = [{"commitInfo": {"timestamp": now_ms, "engineInfo": "spark-segments", **info}}]
+        actions += columns
+        actions += [{"remove": self._named(file) | gone} for file in removed]
+        actions += [{"add": self._named(file) | new | {"stats": _statistics(file)}} for file in added]
         try:
             self._commits.create(self.version + 1, encoded(actions))
         except FileExistsError:
             return False
         return True
-
-    def join_files(self) -> int | None:
-        # Without positions: delta-rs may put it behind a commit of another writer since, which has newer ones.
-        with _failures(self.storage, "optimized"):
-            metrics = self._table.optimize.compact(target_size=_JOINED_BYTES)
-        return int(metrics["numFilesRemoved"])
 
     def tidy(self) -> None:
         """Makes a checkpoint of this version, where it is time for one."""
@@ -255,7 +267,6 @@ class TableBeside:
             "path": quote(file.path, "/="),
             "partitionValues": dict.fromkeys(self.partitioned_by, file.day),
             "size": file.size,
-            "dataChange": True,
         }
 
 

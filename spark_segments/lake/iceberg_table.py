@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -108,6 +108,8 @@ class IcebergTables:
 
 class IcebergTable:
     """The `TableFormat` of Iceberg."""
+
+    replaces_files = False
 
     def __init__(self, storage: Storage, table: Table) -> None:
         self.storage = storage
@@ -274,8 +276,8 @@ class IcebergTable:
             spec_id=self._table.spec().spec_id,
         )
 
-    def join_files(self) -> int | None:
-        return None  # pyiceberg cannot replace files by files of the same rows
+    def replace_files(self, removed: Sequence[DataFile], added: Sequence[DataFile]) -> bool:
+        raise NotImplementedError("pyiceberg cannot replace files by files of the same rows")
 
     def tidy(self) -> None:
         """Nothing: the catalog deletes old metadata by the table's properties."""

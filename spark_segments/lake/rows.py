@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from spark_segments.errors import InvalidOptionError, LogDirError, StorageError,
 from spark_segments.execution import check_wanted
 from spark_segments.format.cleaner.latest_keys import LatestKeys
 from spark_segments.lake.rules import PLACE, OtherKeys, Rule, places_of
-from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile, RowFacts
+from spark_segments.lake.table_format import DAY, KEY_BYTES, DataFile, RowFacts, new_file_name
 from spark_segments.lake.truncates import Truncates, envelopes, truncates_in
 from spark_segments.log import Eras, Scan, ScanPart
 from spark_segments.storage import Storage, WriteStream
@@ -203,11 +202,37 @@ def sift_rows(
     return Written(_rewritten(table, schema, file, parquet, kept), rows, dropped)
 
 
+def join_rows(table: Storage, schema: pa.Schema, files: Sequence[DataFile]) -> list[DataFile]:
+    """Task function: files of the table → a file for each day, of all their rows in the order of the files."""
+    with _Files(table, schema) as joined:
+        for file in files:
+            parquet, _ = _places_in(table, file, [])
+            for group in _groups(table, file, parquet, schema):
+                joined.write_group(file.day, group)
+        return joined.ended()
+
+
 def _places_in(table: Storage, file: DataFile, names: Sequence[str]) -> tuple[pq.ParquetFile, pa.Table]:
     """(a file of the table, its columns of these names)"""
-    try:
+    with _read_failures(table, file):
         parquet = pq.ParquetFile(pa.BufferReader(table.read(file.path)))
         return parquet, parquet.read(names)
+
+
+def _groups(table: Storage, file: DataFile, parquet: pq.ParquetFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The groups of rows of a file, with those columns of the schema that it has."""
+    for number in range(parquet.num_row_groups):
+        check_wanted()
+        with _read_failures(table, file):
+            group = parquet.read_row_group(number, schema.names)
+        yield group
+
+
+@contextlib.contextmanager
+def _read_failures(table: Storage, file: DataFile) -> Iterator[None]:
+    """Turns the errors of a file of the table that is gone or damaged into LogDirError."""
+    try:
+        yield
     except (FileNotFoundError, pa.ArrowException) as error:
         raise LogDirError(
             f"A file of the table cannot be read ({type(error).__name__})",
@@ -220,15 +245,10 @@ def _rewritten(
     table: Storage, schema: pa.Schema, file: DataFile, parquet: pq.ParquetFile, kept: np.ndarray
 ) -> list[DataFile]:
     """A file of the rows that are `kept` of a file; none, where no row is."""
-    columns = FormatColumns(schema.names, ())
     with _Files(table, schema) as files:
         first = 0
-        for number in range(parquet.num_row_groups):
-            check_wanted()
-            group = parquet.read_row_group(number, schema.names)
-            remaining = group.filter(pa.array(kept[first : first + group.num_rows]))
-            for batch in columns.conformed(remaining.to_batches(), schema):
-                files.write(file.day, batch)
+        for group in _groups(table, file, parquet, schema):
+            files.write_group(file.day, group.filter(pa.array(kept[first : first + group.num_rows])))
             first += group.num_rows
         return files.ended()
 
@@ -288,12 +308,17 @@ class _Files(contextlib.ExitStack):
         if not batch.num_rows:
             return
         if day not in self._open:
-            name = f"part-{uuid.uuid4()}.snappy.parquet"
+            name = new_file_name()
             path = name if day is None else f"{DAY}={day}/{name}"
             self.push(partial(self._discard, path))
             stream = self.enter_context(self._storage.stream(path, unique=True))
             self._open[day] = _File(stream, self._schema, path, None if day == NO_DAY else day)
         self._open[day].write(batch)
+
+    def write_group(self, day: str | None, rows: pa.Table) -> None:
+        """Writes rows of an existing file, which may lack columns, or have them with narrower types."""
+        for batch in FormatColumns(self._schema.names, ()).conformed(rows.to_batches(), self._schema):
+            self.write(day, batch)
 
     def ended(self) -> list[DataFile]:
         """Ends the files."""
@@ -350,6 +375,7 @@ class _File:
                     self._schema,
                     compression="snappy",
                     use_dictionary=_repeated_columns(rows),
+                    write_statistics=_bounded_columns(self._schema),
                     write_page_index=True,  # by which Spark leaves out pages, too
                 )
             self._writer.write_table(rows, self._rows)
@@ -362,15 +388,27 @@ class _File:
 def _repeated_columns(rows: pa.Table) -> list[str]:
     """The columns whose values repeat, as Parquet names them: by the first rows of a file. A dictionary of the others
     makes the file no smaller, and a reader slower: it reads most of the values from the dictionary's page, in no order.
+    Floats have none: Spark looks for 0.0 in it by its bits, and passes over a file that has -0.0 alone.
     """
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows.schema.empty_table(), sink)
-    columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
     different = {"offset", "timestamp"}
     for name in rows.column_names:
         different.update(_different_columns(rows.column(name), name))
-    paths = (columns.column(number).path for number in range(len(columns)))
-    return [path for path in paths if path not in different]
+    return [path for path in _bounded_columns(rows.schema) if path not in different]
+
+
+def _bounded_columns(schema: pa.Schema) -> list[str]:
+    """The columns whose bounds a file has, as Parquet names them: all but floats. Parquet's bounds leave NaN out, and
+    Spark and DuckDB order it above all numbers: they would pass over the rows that have it.
+    """
+    return [column.path for column in _leaves(schema) if column.physical_type not in ("FLOAT", "DOUBLE")]
+
+
+def _leaves(schema: pa.Schema) -> list[pq.ColumnSchema]:
+    """The columns of a file without further ones in them, in structs, lists and maps, too."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    return [columns.column(number) for number in range(len(columns))]
 
 
 def _different_columns(column: pa.ChunkedArray, path: str) -> Iterator[str]:

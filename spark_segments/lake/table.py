@@ -20,15 +20,15 @@ from spark_segments.errors import (
     CommitConflictError,
     InvalidOptionError,
     SegmentsError,
-    StorageError,
     UnknownTopicError,
 )
-from spark_segments.execution import run_tasks, task_slots
+from spark_segments.execution import in_bins, run_tasks, task_slots
 from spark_segments.extensions import observed_job
 from spark_segments.lake.erased import ErasedKeys
 from spark_segments.lake.noted import NotedTable, forget_note, is_noted, note_table
 from spark_segments.lake.request import TablePlace, TableRequest
-from spark_segments.lake.table_format import TableFormat, Tables
+from spark_segments.lake.rows import join_rows
+from spark_segments.lake.table_format import DataFile, TableFormat, Tables, has_floats
 from spark_segments.lake.update import TRIES, TableCall, Update
 from spark_segments.log import LogDirectory, Report
 from spark_segments.progress import Progress
@@ -45,6 +45,9 @@ work of its last wave only."""
 
 SMALL_FILE_BYTES = 16 << 20
 """A file below it costs a reader about as much to open as to read."""
+
+_JOINED_BYTES = 128 << 20
+"""About how large a file gets that others are joined to."""
 
 MANY_SMALL_FILES = 16
 """From so many small files of a day on, `maintain` optimizes a table: its hourly runs make as many."""
@@ -106,7 +109,8 @@ def table(
     nothing else is done. A follower and a directory of Kafka's note nothing.
 
     `optimize_from`: where so many files of a day, or of the table, are smaller than 16 MiB after the update, they are
-    joined by Delta's OPTIMIZE. Iceberg's library has none.
+    joined, by a commit that Delta calls OPTIMIZE: it changes no row. So are files whose bounds of floats may leave NaN
+    out, which other programs and earlier versions of this package write. Iceberg's library has no such commit.
 
     A report's line has the offsets [start, end) that were added. `details` has by topic: `version` of the table, `why`
     its rows were looked at, files_added, files_removed, rows_added, rows_removed, rows. A topic that fails has a
@@ -210,15 +214,49 @@ def _optimize(call: TableCall, table: TableFormat | None, topic: str, least_file
     """Joins small files of a table, where there are so many of them."""
     if table is None:
         return
-    by_day = Counter(file.day for file in table.files() if file.size < SMALL_FILE_BYTES)
-    if max(by_day.values(), default=0) < least_files:
+    groups = _files_to_join(table, least_files)
+    if not groups:
+        return
+    if not table.replaces_files:
+        call.report.warn(f"{topic}: pyiceberg joins no files: Spark's rewrite_data_files does")
         return
     try:
-        joined = table.join_files()
-    except StorageError as error:  # the table has all records, in more files
+        written = call.run(partial(join_rows, table.storage, table.schema), groups)
+        files = [file for group in groups for file in group]
+        is_committed = table.replace_files(files, [file for group in written for file in group])
+    except SegmentsError as error:  # the table has all records, in more files
         call.report.warn(str(error))
         return
-    if joined is None:
-        call.report.warn(f"{topic}: pyiceberg joins no files: Spark's rewrite_data_files does")
+    if is_committed:
+        call.report.details[topic]["files_joined"] = len(files)
     else:
-        call.report.details[topic]["files_joined"] = joined
+        call.report.warn(f"{topic}: another commit to the table came first, and no files of it are joined")
+
+
+def _files_to_join(table: TableFormat, least_files: int) -> list[list[DataFile]]:
+    """The files that become one, and others that become another one: of one day each, in the order of their offsets.
+    Nothing where no day has `least_files` small files, nor the table one that may hide NaN.
+    """
+    files = table.files()
+    small_files = Counter(file.day for file in files if file.size < SMALL_FILE_BYTES)
+    is_due = max(small_files.values(), default=0) >= least_files
+    by_day: dict[str | None, list[DataFile]] = {}
+    hides_nan = table.replaces_files and has_floats(table.schema)
+    for file in sorted(files, key=_first_place):
+        if (is_due and file.size < _JOINED_BYTES) or (hides_nan and file.may_hide_nan):
+            by_day.setdefault(file.day, []).append(file)
+
+    def begins(_: list[DataFile], total: int, file: DataFile) -> bool:
+        return total + file.size > _JOINED_BYTES
+
+    groups: list[list[DataFile]] = []
+    for files_of_day in by_day.values():
+        groups += in_bins(files_of_day, lambda file: file.size, begins)
+    return [group for group in groups if len(group) > 1 or (hides_nan and group[0].may_hide_nan)]
+
+
+def _first_place(file: DataFile) -> tuple[int, int]:
+    """(partition, offset) before which a file has no row, as far as it says."""
+    if file.bounds is None:
+        return 0, 0
+    return file.bounds["partition"][0], file.bounds["offset"][0]

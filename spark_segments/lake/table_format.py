@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -114,6 +116,32 @@ class DataFile:
     rows: int | None
     day: str | None = None
     bounds: Mapping[str, tuple[Any, Any]] | None = None
+
+    @property
+    def may_hide_nan(self) -> bool:
+        """Whether a reader that goes by the file's own bounds of floats may pass over rows with NaN: Parquet's bounds
+        leave it out. Files of this package have no such bounds. Those of other programs and of its earlier versions,
+        which have other names, may have some.
+        """
+        return _FILE_NAME.fullmatch(self.path.rpartition("/")[2]) is None
+
+
+def new_file_name() -> str:
+    """The name of a file that this package writes."""
+    return f"rows-{uuid.uuid4()}.snappy.parquet"
+
+
+_FILE_NAME = re.compile(r"rows-[0-9a-f-]{36}\.snappy\.parquet")
+
+
+def has_floats(fields: Iterable[pa.Field]) -> bool:
+    """Whether any of the fields is a float, or has one in it."""
+    kinds = [field.type for field in fields]
+    return any(
+        pa.types.is_floating(kind)
+        or (pa.types.is_nested(kind) and has_floats(kind.field(number) for number in range(kind.num_fields)))
+        for kind in kinds
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +293,7 @@ class TableFormat(Protocol):
     """A version of the table at a storage's root. `schema`: of the columns that lie in files. `partitioned_by`: DAY, or
     what a topic's table is not partitioned by. `settings`: None for a table that other programs made.
     `own_positions`: the positions that this version's own commit says; None where it is another program's.
+    `replaces_files`: whether it has a commit for `replace_files`.
     """
 
     storage: Storage
@@ -273,6 +302,7 @@ class TableFormat(Protocol):
     partitioned_by: list[str]
     settings: TableSettings | None
     own_positions: TablePositions | None
+    replaces_files: bool
 
     def is_newest(self) -> bool:
         """Whether no version follows this one, where that costs less than to open the table; else False."""
@@ -304,11 +334,8 @@ class TableFormat(Protocol):
     def commit(self, commit: TableCommit) -> bool:
         """Puts the next version; False where another commit has its number, or this one whose reply was lost."""
 
-    def join_files(self) -> int | None:
-        """Joins small files to larger ones of the same rows, by a commit of the format's own library, and returns how
-        many files were joined; None where that library has no such commit. Raises StorageError, also where another
-        commit came first.
-        """
+    def replace_files(self, removed: Sequence[DataFile], added: Sequence[DataFile]) -> bool:
+        """Puts the next version, in which files are replaced by others of the same rows; False as in `commit`."""
 
     def tidy(self) -> None:
         """Does what the format wants of its writers from time to time."""

@@ -482,7 +482,7 @@ def test_small_files_are_joined_and_the_table_goes_on(orders, uri):
         append(orders, (b"k%d" % number, b"1"))
         update(orders, uri)
     assert update(orders, uri, optimize_from=99).get("files_joined") is None
-    assert update(orders, uri, optimize_from=2)["files_joined"] == len(list(Path(uri).glob("part-*"))) - 1
+    assert update(orders, uri, optimize_from=2)["files_joined"] == len(list(Path(uri).glob("*.parquet"))) - 1
     assert len(DeltaTable(uri).file_uris()) == 1
     append(orders, (b"a", b"2"))
     assert halves(orders) == {None: True, "latest": True}
