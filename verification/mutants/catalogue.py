@@ -1593,6 +1593,23 @@ MUTANTS = (
         "tests/maintenance/test_as_one.py::test_rows_below_the_log_start_do_not_count",
     ),
     Mutant(
+        "tables",
+        "files of a table have bounds of floats, which leave NaN out",
+        "lake/rows.py",
+        'column.physical_type not in ("FLOAT", "DOUBLE")]',
+        "True]",
+        "tests/maintenance/test_table_floats.py::test_conditions_find_nan_in_a_table",
+    ),
+    Mutant(
+        "tables",
+        "a query of floats goes by the bounds of files that another program wrote",
+        "lake/as_one.py",
+        "    if any(file.may_hide_nan for file in files) and has_floats(scan.schema):\n",
+        "    if False:\n",
+        "tests/maintenance/test_table_floats.py::"
+        "test_files_of_other_programs_are_not_read_for_floats_until_they_are_written_again",
+    ),
+    Mutant(
         "pairs",
         "a broker's retention leaves an active segment that has expired",
         "maintenance/rolling/planned_segments.py",
