@@ -92,6 +92,8 @@ def _rows(spark: SparkSession, half: TableHalf, schema: StructType) -> DataFrame
     if not half.files:
         return spark.createDataFrame([], columns)
     reader = spark.read.schema(columns).option("__globPaths__", "false")  # as a table of Spark's catalog names files
+    # Others may delete or damage a file once the query is planned. A session that ignores that would miss its rows.
+    reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
     try:
         rows = reader.parquet(*(_address(half.table.storage, path) for path in half.addresses))
     except AnalysisException as error:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from verification.kills.table_rows import update, with_orders
 from verification.world.topics import append
@@ -65,6 +70,24 @@ def test_spark_reads_typed_tables_for_typed_queries(spark, log, tmp_path):
     assert not reads_files(check(spark, log))
 
 
+def test_spark_finds_nan_and_both_zeros_in_the_files_of_a_table(spark, log, tmp_path):
+    numbers = (1.0, math.nan, 2.0, -0.0)
+    log.create_topic("orders")
+    update(log, str(tmp_path / "table"), formats={"value.format": "double"})
+    for number in numbers * 9:  # so many that the column has a dictionary
+        log.topic("orders").append([{"key": b"k", "value": struct.pack(">d", number)}])
+    uri = str(tmp_path / "table")
+    for _ in range(2):
+        update(log, uri, optimize_from=2)
+        frame = log.topic("orders").to_spark(spark, formats={"value.format": "double"})
+        assert reads_files(frame._jdf.queryExecution().executedPlan().toString())
+        for condition in ("value > 5", "value = double('NaN')", "NOT value <= 2"):
+            assert {row.offset % 4 for row in frame.where(condition).collect()} == {1}, condition
+        for condition in ("value = 0", "value <= 0", "value < 0.5", "NOT value > 0"):
+            assert {row.offset % 4 for row in frame.where(condition).collect()} == {3}, condition
+        assert math.isnan(frame.agg({"value": "max"}).first()[0])
+
+
 def test_spark_looks_again_where_a_file_of_the_table_is_gone(spark, log, tmp_path, caplog):
     with_orders(log)
     uri = str(tmp_path / "table")
@@ -74,3 +97,25 @@ def test_spark_looks_again_where_a_file_of_the_table_is_gone(spark, log, tmp_pat
     assert not reads_files(check(spark, log))
     (warning,) = [message for message in caplog.messages if "read by its log alone" in message]
     assert ".parquet" in warning
+
+
+def test_a_file_that_goes_after_the_plan_is_an_error_whatever_the_session_ignores(spark, log, tmp_path):
+    with_orders(log)
+    update(log, str(tmp_path / "table"))
+    names = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+    for name in names:
+        spark.conf.set(name, "true")
+    try:
+        frame = log.topic("orders").to_spark(spark)
+        (file,) = (tmp_path / "table").glob("*.parquet")
+        content = file.read_bytes()
+        file.write_bytes(content[:-9])
+        with pytest.raises((PySparkException, Py4JJavaError), match=file.name):
+            frame.collect()
+        frame = log.topic("orders").to_spark(spark)
+        file.unlink()
+        with pytest.raises((PySparkException, Py4JJavaError), match=file.name):
+            frame.collect()
+    finally:
+        for name in names:
+            spark.conf.unset(name)
