@@ -91,16 +91,23 @@ def test_a_long_text_in_another_encoding_is_the_text_whole(log, run, tmp_path):
 @pytest.mark.parametrize("form", ["text", "csv"])
 @pytest.mark.parametrize(
     ("content", "encoding", "found"),
-    [(b"value\na\xff\n", "ascii", "bytes ff"), ("value\na".encode("utf-16-le")[:-1], "utf-16-le", "bytes 61")],
+    [
+        (b"value\na\xff\n", "ascii", "bytes ff"),
+        ("value\na".encode("utf-16-le")[:-1], "utf-16-le", "bytes 61"),
+        ("value\na\n".encode("utf-16-le"), "UTF16", "no byte order mark"),
+        (b"value\na\x81\n", "cp1252", "bytes 81"),
+    ],
 )
 def test_bytes_that_are_not_of_the_encoding_append_nothing(log, run, tmp_path, form, content, encoding, found):
     (tmp_path / "rows").write_bytes(content)
     ran = run("append", log.uri, "orders", "--format", form, "--input", tmp_path / "rows", "--encoding", encoding)
     assert ran.code == 1 and "not in the encoding" in ran.error and found in ran.error and "rows" in ran.error
+    assert f"expected {encoding}" in ran.error
+    assert ("--encoding utf-16-le" in ran.error) == (encoding == "UTF16")
     assert log.topic("orders").offsets() == {0: (0, 1)}
 
 
-@pytest.mark.parametrize("encoding", ["no-such", "hex", "base64"])
+@pytest.mark.parametrize("encoding", ["no-such", "hex", "base64", "punycode", "idna", "unicode_escape"])
 def test_an_unknown_encoding_is_refused(log, run, encoding):
     ran = run("append", log.uri, "orders", "--encoding", encoding, stdin=b"a\n")
     assert ran.code == 1 and "no such encoding" in ran.error and encoding in ran.error

@@ -29,6 +29,9 @@ _LARGEST_BLOCK = 2**31 - 1
 UTF_8 = "utf-8"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MARKS_OF_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_NO_TEXT = frozenset(("idna", "punycode", "unicode-escape", "raw-unicode-escape"))
+"""Python's encodings of names of hosts and of its own literals."""
+
 _MARKED_BYTES = 4096
 """In so many bytes behind its mark, UTF-16 has a zero: every end of a line has one. Other bytes may begin alike."""
 _TAIL_BYTES = 64 << 10  # where the last line of a block most likely begins
@@ -59,16 +62,21 @@ def is_stream(path: str) -> bool:
 
 
 def text_encoding(name: str) -> str:
-    """Python's name of a text encoding. Raises InvalidOptionError for a name that is none."""
+    """A name of a text encoding that Python knows: UTF_8 for each name of that one, else as it is. Raises
+    InvalidOptionError for a name that is none.
+    """
     try:
         "a".encode(name)
-        return codecs.lookup(name).name
-    except (LookupError, UnicodeError):  # unknown, or from bytes to bytes
-        raise InvalidOptionError(
-            "There is no such encoding of text",
-            expected="a name of Python's, such as utf-8, utf-16, latin-1 or cp1252",
-            found=name,
-        ) from None
+        codec = codecs.lookup(name).name.replace("_", "-")
+        if codec not in _NO_TEXT:
+            return UTF_8 if codec == UTF_8 else name
+    except (LookupError, ValueError):  # unknown, from bytes to bytes, or with a byte that no name has
+        pass
+    raise InvalidOptionError(
+        "There is no such encoding of text",
+        expected="a name of Python's, such as utf-8, utf-16, latin-1 or cp1252",
+        found=name,
+    )
 
 
 @contextlib.contextmanager
@@ -126,8 +134,8 @@ def blocks(file: str, reached: Reached, live: LiveInput | None = None, encoding:
             content[:begun] = rest
             try:
                 size = stream.readinto(content[begun:])
-            except UnicodeDecodeError as error:
-                raise undecodable(file, error) from None
+            except UnicodeError as error:
+                raise undecodable(file, error, encoding) from None
             except OSError as error:  # of a codec, which does not name the file
                 raise unreadable(file, error) from None
             if size == 0:
@@ -195,14 +203,16 @@ def ahead(pieces: Iterable[Piece], file: str) -> Iterator[pa.RecordBatch]:
     return read_ahead(pieces, available_cores() if os.path.isfile(file) else 1)
 
 
-def undecodable(file: str, error: UnicodeDecodeError) -> InvalidOptionError:
-    """The error for text that is not in the encoding that the command names."""
-    return InvalidOptionError(
-        "The file is not in the encoding of --encoding",
-        path=file,
-        expected=error.encoding,
-        found=f"bytes {error.object[error.start : error.end].hex(' ')} ({error.reason})",
-    )
+def undecodable(file: str, error: UnicodeError, encoding: str) -> InvalidOptionError:
+    """The error for text that is not in the `encoding` that the command names."""
+    if isinstance(error, UnicodeDecodeError):
+        found = f"bytes {error.object[error.start : error.end].hex(' ')} ({error.reason})"
+        hint = None
+    else:  # UTF-16 and UTF-32 raise it for their first bytes
+        found = "no byte order mark"
+        hint = f"Name the byte order: --encoding {codecs.lookup(encoding).name}-le"
+    message = "The file is not in the encoding of --encoding"
+    return InvalidOptionError(message, path=file, expected=encoding, found=found, hint=hint)
 
 
 def unreadable(file: str, why: object) -> InvalidOptionError:

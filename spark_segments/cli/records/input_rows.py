@@ -207,8 +207,8 @@ class Input:
                 are_typed = "value" in self.typed
                 for batch in layout.batches(file, self._check, self.reached, self.encoding, are_typed=are_typed):
                     yield self._record(batch)
-            except UnicodeDecodeError as error:
-                raise undecodable(file, error) from None
+            except UnicodeError as error:
+                raise undecodable(file, error, self.encoding) from None
             except pa.ArrowException as error:
                 raise unreadable(file, error) from None
 
