@@ -23,9 +23,10 @@ from confluent_kafka.admin import AdminClient
 
 from spark_segments import LogDir
 from spark_segments.kafka_protocol.serving.coordinator import Coordinator
-from spark_segments.kafka_protocol.serving.group_members import JoinRequest, RefusedError
+from spark_segments.kafka_protocol.serving.group_members import JoinRequest, MemberAt, RefusedError
 from spark_segments.kafka_protocol.serving.limits import Limits
 from spark_segments.kafka_protocol.serving.server import Server
+from spark_segments.kafka_protocol.serving.stored_groups import CommitUnderWayError
 from spark_segments.log.groups.group_files import content_of
 from spark_segments.quantities import wall_ms
 from verification.kafka_protocol import served_kills
@@ -410,6 +411,28 @@ def test_a_server_that_has_lost_the_groups_deletes_none(log):
         log.storage.create("_groups/billing/00000000000000000002.json", raised_lease(log, "billing", 500))
         assert deleted(server, "billing") == "not_coordinator"
     assert position(log, "billing") is not None
+
+
+def test_a_commit_waits_for_the_end_of_a_deletion_of_its_group():
+    stopped, delta_log = StoppedFiles({}), partial(DeltaLog, open_table=replayed)
+    log = created("/log", MemoryFiles(stopped.files), open_delta_log=delta_log)
+    log.create_topic("orders")
+    log.topic("orders").append([{"value": str(number)} for number in range(100)])
+    slow = opened("/log", stopped, open_delta_log=delta_log)
+    with serving(slow, limits=Limits(groups=2)) as server, ThreadPoolExecutor(2) as pool:
+        assert takes_the_groups(server)
+        assert commit(server, "billing", 9) == "none"
+        stopped.is_stopped.clear()
+        stopped.goes_on.clear()
+        deletes = pool.submit(deleted, server, "billing")
+        assert stopped.is_stopped.wait(60)
+        nobody = MemberAt(-1, "")
+        with pytest.raises(CommitUnderWayError):
+            server.stored_groups.commit(log.group("billing"), {}, nobody, "127.0.0.1")
+        commits = pool.submit(commit, server, "billing", 10)
+        stopped.goes_on.set()
+        assert (deletes.result(60), commits.result(60)) == ("none", "none")
+        assert commit(server, "audit", 10) == "policy_violation"  # the one group is counted
 
 
 def test_a_position_beyond_the_log_end_is_refused(log):

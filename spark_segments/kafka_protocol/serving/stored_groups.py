@@ -92,7 +92,7 @@ class StoredGroups:
         higher one, and then this commit does not happen: not even where this server slept within it.
         """
         number = self._coordinator.lease_number
-        committing = self._committing[hash(group.id) % _COMMITS]
+        committing = self._lock_of(group)
         if not committing.acquire(blocking=False):
             raise CommitUnderWayError
         try:
@@ -109,6 +109,10 @@ class StoredGroups:
             group.update(lambda rows: rows | positions, check=check, lease=number, made_by=MADE_BY_SERVE)
         finally:
             committing.release()
+
+    def _lock_of(self, group: Group) -> threading.Lock:
+        """What the one commit of a group holds that is under way."""
+        return self._committing[hash(group.id) % _COMMITS]
 
     def _count(self, group: str, rows: Mapping[tuple[str, int], Position], owner: str) -> None:
         """Notes how much a group takes once it has these positions. Raises RefusedError where that is too much."""
@@ -151,15 +155,17 @@ class StoredGroups:
         def without(rows: Mapping[tuple[str, int], Position]) -> dict[tuple[str, int], Position]:
             return {key: row for key, row in rows.items() if chosen is not None and key not in chosen}
 
-        left = group.update(without, check=check, lease=number)
-        with self._lock:
-            owner, size_before = self._sizes.pop(group.id, (_OF_BEFORE, 0))
-            size = _bytes_of(group.id, left) if left and size_before else 0
-            self._bytes.give(owner, size_before - size)
-            if size:
-                self._sizes[group.id] = owner, size
-            elif size_before:
-                self._groups.give(owner, 1)
+        # A commit in between would be counted, and then taken out of the count with the deleted positions.
+        with self._lock_of(group):
+            left = group.update(without, check=check, lease=number)
+            with self._lock:
+                owner, size_before = self._sizes.pop(group.id, (_OF_BEFORE, 0))
+                size = _bytes_of(group.id, left) if left and size_before else 0
+                self._bytes.give(owner, size_before - size)
+                if size:
+                    self._sizes[group.id] = owner, size
+                elif size_before:
+                    self._groups.give(owner, 1)
 
     def expire(self) -> None:
         """Deletes the positions of expired groups, and counts the other groups."""
