@@ -175,4 +175,6 @@ def _offsets(history: History, start: int, end: int) -> np.ndarray:
                 columns=("offset",),
             )
             offsets += [batch.column(0).to_numpy() for batch in decoded]
+            if int(window.batches.last_offset[-1]) + window.offset_shift >= high - 1:
+                break  # what follows has higher offsets alone
     return np.concatenate(offsets)
