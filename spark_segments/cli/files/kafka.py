@@ -81,8 +81,8 @@ def import_(
     expires at once. Run the import again after it was killed, or when
     the Kafka directory has grown: it adds the new records.
 
-    --replicated copies a running broker's disk, or a stopped one's: nothing
-    above the high watermark, which another broker may replace.
+    --replicated copies the disk of a running or a stopped broker up to the high
+    watermark: another broker may replace the records above it.
 
     Exit code 3: offsets are missing that the directory does not have any more;
     the topic records them as holes. 1: partitions are left to the next run,

@@ -116,8 +116,8 @@ def roll(
 ) -> None:
     """Seals segments that are due by segment.bytes, segment.ms or a full index, and merges small chunks.
 
-    Where all of a partition has expired by the topic's own retention, all
-    of its active segment is sealed, too: retain takes sealed segments alone.
+    If all of a partition has expired by the topic's own retention, its active
+    segment is sealed, too, because retain removes sealed segments alone.
 
     Example: segments roll /data/log orders --dry-run
     """
@@ -138,17 +138,16 @@ def retain(
 ) -> None:
     """Takes whole segments out of the log by retention.ms and retention.bytes, oldest first.
 
-    --max-bytes shortens retention where the log directory is larger.
-    Further sealed segments go, the oldest of all topics first, also of
-    topics whose retention.ms is longer or -1. Topics that are only
-    compacted keep theirs, and nothing younger than --min-retention goes.
-    Followers do not count: their leader's retention shortens them.
+    --max-bytes shortens retention if the log directory is larger. It removes
+    further sealed segments, the oldest of all topics first, also of topics
+    whose retention.ms is longer or -1. It removes no segment of a topic that is
+    only compacted, and none younger than --min-retention. Followers do not
+    count: their leader's retention shortens them.
 
-    The size is that of live segments with their indexes. Removed segments
-    take their space until vacuum deletes them, after
-    file.delete.delay.ms: leave room for them. Where not enough may go, a
-    line on standard error says why. The exit code is 0 even then, so that
-    a schedule goes on to vacuum.
+    The size is that of live segments with their indexes. Removed segments take
+    space until vacuum deletes them, after file.delete.delay.ms: leave room for
+    them. If not enough segments may be removed, a line on standard error says
+    why. The exit code is 0 even then, so that a schedule goes on to vacuum.
 
     Example: segments retain /data/log --max-bytes 500GiB --min-retention 2d
     """
@@ -209,9 +208,9 @@ def erase(
 
     On a terminal it says what it would erase, and asks first.
 
-    A compacted topic first gets a tombstone of each key, then all older
-    records of the key go. From other topics all its records go. The job
-    reads every segment, chunks that are not rolled yet included, but for
+    A compacted topic first gets a tombstone of each key, then all older records
+    of the key are erased. In other topics all records of the key are erased.
+    The job reads every segment, and chunks that are not rolled yet, but for
     segments in which the index of the topic's keys has none of the keys.
 
     The old files stay for readers of earlier versions until vacuum deletes
@@ -292,10 +291,10 @@ def table(
 ) -> None:
     """Keeps a Delta or Iceberg table beside a topic: its records as columns, for any program that reads Parquet.
 
-    Makes the table where there is none, and otherwise adds new records,
-    exactly once however often it is killed or run. The table remembers how
-    it was made: later runs need LOG_DIR, TOPIC and TABLE alone, and the
-    --catalog of an Iceberg table. Without one it is in iceberg.sqlite beside it.
+    Makes the table if it does not exist. Otherwise it adds new records, exactly
+    once however often it is killed or run. The table remembers how it was made:
+    later runs need LOG_DIR, TOPIC and TABLE alone, and the --catalog of an
+    Iceberg table. Without one it is in iceberg.sqlite beside it.
 
     What leaves the topic leaves the table with the next run: by retention,
     compaction, delete-records, erase or restore. --archive keeps it, but
@@ -379,10 +378,10 @@ def maintain(
 ) -> None:
     """Runs all maintenance jobs in order: roll, retain, compact, index, vacuum.
 
-    In a dry run each job plans on what those before it would leave. With --by
-    it says what goes until then, if nothing is appended: which segments are
-    sealed, what retention takes, which partitions compaction picks, and which
-    files vacuum deletes, each at the earliest time.
+    In a dry run each job plans on the result of the jobs before it. With --by
+    it says what happens until that time, if nothing is appended: which segments
+    are sealed, what retention takes, which partitions compaction picks, and
+    which files vacuum deletes, each at the earliest time.
 
     With --table the tables that `segments table` has made there are brought
     in step first, so that an archive has what the jobs take, and once more
@@ -393,8 +392,8 @@ def maintain(
 
     Followers are left to their mirror; only vacuum and the index run on them.
 
-    With --now-ms in the future, vacuum still goes by the clock: what the run
-    takes out of the log can be restored.
+    With --now-ms in the future, vacuum still goes by the clock, so records that
+    the run removes from the log can be restored.
 
     With --output json each report is a line. With --metrics the file also
     has the state of the log, as `segments describe --metrics` writes it.

@@ -63,7 +63,7 @@ def page(
 ) -> None:
     """Serves the page of a log directory, always current, with a browser for its records.
 
-    It listens on 127.0.0.1 and only reads. Whoever has an account on this
+    It listens on 127.0.0.1 and only reads. Everybody with an account on this
     machine can open it. Ctrl-C ends it.
 
     Values are shown as text, as JSON, or decoded where a schema is known:

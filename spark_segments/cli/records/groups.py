@@ -69,8 +69,8 @@ RESET_COLUMNS = ["topic", "partition", "position", "new_position", "log_end", "l
 def list_groups(location: LogOptions, output: Output = OUTPUT) -> None:
     """Lists the groups that have positions.
 
-    With --output wide or json it has of each topic that a group reads the
-    lag, over all partitions, and when the group last committed there.
+    With --output wide or json it has, for each topic of a group, the lag over
+    all partitions and the time of the group's last commit.
 
     Example: segments groups list /data/log
     Example: segments groups list /data/log --output wide
@@ -117,8 +117,8 @@ def show(
 ) -> None:
     """Shows the positions of a group beside the log ends, and its lag.
 
-    The position is the next offset that the group reads. A problem says why
-    its reader cannot go on there.
+    The position is the next offset that the group reads. A problem says why a
+    reader cannot go on at this position.
 
     Example: segments groups show /data/log billing
     """
@@ -254,8 +254,8 @@ def reset(
 ) -> None:
     """Moves the positions of a group in topics: to an offset, a time, or by a number of offsets.
 
-    It shows where each position goes, and on a terminal asks first. A reader
-    of the group that is at work cannot commit afterwards, and says so.
+    It shows where each position goes, and on a terminal asks first. A running
+    reader of the group cannot commit afterwards, and says so.
 
     Example: segments groups reset /data/log billing orders --to earliest
     Example: segments groups reset /data/log billing orders --shift-by -100 --yes

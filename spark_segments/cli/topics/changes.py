@@ -81,8 +81,8 @@ def alter(
 ) -> None:
     """Changes the configuration of topics, or raises their number of partitions.
 
-    Where records have keys, new records of a key may go to another
-    partition then. The view latest finds a key's newest record in any.
+    With more partitions, new records of a key may go to another partition. The
+    view latest finds a key's newest record in any partition.
 
     It says what the next roll and retain remove because of the change.
 
@@ -228,8 +228,9 @@ def restore(
     adds nothing, unless --forget-transactions is given, now or in a second
     restore of the same version.
 
-    Where `segments erase` took records after that version, nothing is
-    restored: its files would bring them back. --including-erased lets them.
+    If `segments erase` erased records after that version, nothing is restored,
+    because the version's files would bring them back. --including-erased
+    restores all the same.
 
     Example: segments topic restore /data/log orders --version 41
     Example: segments topic restore /data/log orders --time yesterday --dry-run

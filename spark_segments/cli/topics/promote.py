@@ -51,9 +51,9 @@ def promote(
     LOG_DIR takes appends, in a new leader epoch. Run it again after a failure:
     it goes on where it was.
 
-    Where the former leader is out of reach, --force is needed: what it
-    committed after the last mirror is left behind. Run promote again as soon
-    as it can be reached, to fence it.
+    If the former leader is out of reach, --force is needed: commits after the
+    last mirror are left behind. Run promote again as soon as the former leader
+    can be reached, to fence it.
 
     Example: segments promote s3://standby/log orders --dry-run
     Example: segments promote s3://standby/log
