@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from spark_segments.log.reading.verbatim import Place as Place
     from spark_segments.log.segment.examination import Examination as Examination
     from spark_segments.log.segment.file import SegmentFile as SegmentFile
+    from spark_segments.log.typed import RecordField as RecordField
 
 # Writes: chunks of batches, and plans that become one commit.
 if TYPE_CHECKING:

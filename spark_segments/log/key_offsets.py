@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spark_segments.log.findings import Findings
     from spark_segments.log.manifest.state.snapshot import Snapshot
     from spark_segments.log.reading.clip import Offsets
+    from spark_segments.log.typed import RecordField
     from spark_segments.storage import FileInfo
 
 
@@ -65,6 +66,12 @@ class KeyRanges:
     offsets: Offsets
     coverage: KeyCoverage
 
+    @classmethod
+    def scanned(cls, offsets: Offsets, why: str = "") -> KeyRanges:
+        """All of the offsets: no index answers for them. `why`: why the index cannot be read, where there is one."""
+        length = sum(end - start for ranges in offsets.values() for start, end in ranges)
+        return cls(offsets, KeyCoverage(scanned_offsets=length, index_error=why))
+
 
 class KeyOffsets(Protocol):
     """Where records with some keys can be in the topics of a log directory.
@@ -78,6 +85,9 @@ class KeyOffsets(Protocol):
 
     def of_keys(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> KeyRanges:
         """The ranges among `offsets`, which are clipped to the snapshot, that have all records of the keys."""
+
+    def of_field(self, snapshot: Snapshot, offsets: Offsets, field: RecordField, values: Sequence[bytes]) -> KeyRanges:
+        """As `of_keys`, of the records of which a field has any of the values, in its encoding."""
 
     def ranges_without(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> Offsets:
         """Those of the ranges `offsets`, each as a whole, in which no record has any of the keys, as far as the index
@@ -100,7 +110,8 @@ class KeyOffsets(Protocol):
 
     def has_keys(self, topic: str, keys: Sequence[bytes], *, besides: Mapping[int, Collection[int]]) -> bool:
         """Whether an index of the topic has an entry of any of the keys, or of a key with the same hash, also of
-        records that have left the log. `besides`: {partition: offsets whose entries do not count}.
+        records that have left the log. `besides`: {partition: offsets whose entries do not count}. An index of a field
+        has no keys: it may have one where it has entries of records that have left the log.
         """
 
     def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:
@@ -111,11 +122,13 @@ class KeyOffsets(Protocol):
     def topics(self) -> list[str]:
         """The topics that have files of indexes, sorted. Some of them may be gone."""
 
-    def describe(self, snapshot: Snapshot) -> dict[str, Any] | None:
-        """How far the index of a topic's keys reaches, and what it takes; None where there is none."""
+    def describe(self, snapshot: Snapshot) -> dict[str, Any]:
+        """How far the indexes of a topic reach, and what they take: `key_index` of its keys, `field_indexes` by the
+        names of fields. Empty where there is none.
+        """
 
     def verify(self, snapshot: Snapshot, findings: Findings) -> None:
-        """Compares the index of a topic's keys with a scan of all that it has."""
+        """Compares the indexes of a topic with a scan of all that they have."""
 
 
 class KeyProvider(Protocol):

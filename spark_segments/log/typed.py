@@ -1,7 +1,8 @@
 """Typed keys and values, as the core sees them.
 
 A log directory is given the formats of its keys and values when it is opened. What they are is an add-on's: the core
-asks it for columns in place of stored bytes, and for stored bytes in place of columns.
+asks it for columns in place of stored bytes, for stored bytes in place of columns, and for fields that records are
+looked for by.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pyarrow as pa
 from spark_segments import extensions
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from spark_segments.log.directory import LogDirectory
     from spark_segments.log.manifest.state.snapshot import Snapshot
 
@@ -66,6 +69,35 @@ class Encoders(Protocol):
         """The batch with bytes in place of typed columns. Raises ValueFormatError."""
 
 
+class RecordField(Protocol):
+    """What records are looked for by: a header, or a field of the decoded key or value. It can be pickled.
+
+    `on`: its name, such as header.trace-id. `columns`: the columns of records that it is read from. `formats`: the
+    options that decide what it decodes, without credentials. `fingerprint`: of all that decides it, schemas included;
+    two fields with the same name and fingerprint give the same entries. `may_decode_later`: whether a record that
+    cannot be decoded now may be one that can be, once a registry has its schema.
+    """
+
+    @property
+    def on(self) -> str: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def formats(self) -> Mapping[str, str]: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def may_decode_later(self) -> bool: ...
+
+    def entries(self, batch: pa.RecordBatch) -> tuple[np.ndarray, pa.Array, np.ndarray]:
+        """(rows int64[n], their values binary[n] in their one encoding; rows int64[m] that cannot be decoded). Rows
+        rise. A row has an entry for each of its values, and none for null.
+        """
+
+    def encoded(self, values: Sequence[object]) -> list[bytes]:
+        """The encoding of values to look for, which are of the field's type, or text. Raises InvalidOptionError."""
+
+
 class ValueFormats(Protocol):
     """The formats of keys and values in a log directory. `formats` are options such as value.format."""
 
@@ -80,6 +112,11 @@ class ValueFormats(Protocol):
     def key_bytes(self, topic: str, keys: Sequence[object], formats: Mapping[str, str]) -> list[bytes]:
         """The bytes of keys to look for: of bytes these, of text and numbers those by the formats. Raises
         InvalidOptionError.
+        """
+
+    def field(self, snapshot: Snapshot, on: str, formats: Mapping[str, str]) -> RecordField:
+        """The field of a topic's records that has a name: header.NAME, value.PATH or key.PATH, where the formats decode
+        these. Raises InvalidOptionError, RegistryError.
         """
 
 

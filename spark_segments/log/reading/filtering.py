@@ -1,4 +1,4 @@
-"""Some rows of a batch of records: those of a mask, those with some keys, and those of a range of times."""
+"""Some rows of a batch of records: those of a mask, those with some keys or fields, and those of a range of times."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_segments.log.reading.field_condition import FieldCondition
 from spark_segments.log.reading.time_range import TimeRange
 
 _VIEW = pa.binary(16)  # a view, as bytes
@@ -18,10 +19,12 @@ def matching(
     columns: Sequence[str],
     keys: Sequence[bytes] | None,
     times: TimeRange | None,
+    where: Sequence[FieldCondition] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with any of the keys (None: all) and a time in the range (None: all), and of these the `columns` alone.
+    """The rows with any of the keys (None: all), a time in the range (None: all) and the fields of all conditions, and
+    of these the `columns` alone.
 
-    The batches have the column key where keys are given, and timestamp where times are.
+    The batches have the column key where keys are given, timestamp where times are, and the columns of the conditions.
     """
     among = None if keys is None else pa.array(keys, pa.binary())
     for batch in batches:
@@ -30,6 +33,7 @@ def matching(
             masks.append(pc.is_in(batch.column("key"), value_set=among))
         if times is not None:
             masks.append(times.mask(batch.column("timestamp")))
+        masks += [condition.mask(batch) for condition in where]
         mask = reduce(pc.and_, masks)
         if mask.true_count:
             chosen = batch.select(columns)

@@ -111,11 +111,11 @@ class LatestPart(PartWithRivals[Part]):
 
 def _heads(snapshot: Snapshot, offsets: Offsets, selection: Selection) -> dict[int, list[Part]]:
     """{partition: the parts of its dirty head, by offset}: what of `offsets` was not cleaned, with keys alone. A record
-    of any time supersedes an older one.
+    of any time and with any fields supersedes an older one.
     """
     first_dirty = dict(zip(*(snapshot.partitions.column(name).to_pylist() for name in _DIRTY), strict=True))
     dirty = {number: within(ranges, first_dirty[number], LONG_MAX) for number, ranges in offsets.items()}
-    keys = replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY, times=None)
+    keys = replace(selection, columns=_OF_HEAD, value_type=Selection.BINARY, times=None, where=())
     heads: dict[int, list[Part]] = {}
     for part in Part.planned(snapshot, dirty, keys):
         heads.setdefault(part.partition, []).append(part)

@@ -42,17 +42,19 @@ def read_part(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
     columns = selection.columns
     keys = selection.keys
     times = selection.times
-    if keys is None and times is None:
+    where = selection.where
+    if keys is None and times is None and not where:
         yield from _all_records(storage, part)
         return
     compared = [*(() if keys is None else ("key",)), *(() if times is None else ("timestamp",))]
+    compared += [name for condition in where for name in condition.field.columns]
     needed = tuple(dict.fromkeys([*columns, *compared]))
     part = replace(part, selection=replace(selection, columns=needed))
-    yield from matching(_all_records(storage, part), columns, keys, times)
+    yield from matching(_all_records(storage, part), columns, keys, times, where)
 
 
 def _all_records(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
-    """The records of a part, whatever their keys and times."""
+    """The records of a part, whatever their keys, times and fields."""
     segment = part.segment
     selection = part.selection
     start_offset, end_offset = part.start_offset, part.end_offset

@@ -14,9 +14,10 @@ from spark_segments.ahead import MOST_AHEAD_BYTES, read_ahead, reading_threads
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding.decode import record_schema
 from spark_segments.format.walk import WINDOW_BYTES
-from spark_segments.log.key_offsets import Key, KeyCoverage, KeyOffsets, normal_keys
+from spark_segments.log.key_offsets import Key, KeyCoverage, KeyOffsets, KeyRanges, normal_keys
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, clipped
+from spark_segments.log.reading.field_condition import FieldCondition
 from spark_segments.log.reading.read import Indexes, pieces_of, read_part
 from spark_segments.log.reading.scan_plan import EVERYTHING, Part, ScanPart, Selection
 from spark_segments.log.reading.time_range import TimeRange
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow.compute as pc
 
-    from spark_segments.log.typed import Columns, Decoders
+    from spark_segments.log.typed import Columns, Decoders, RecordField
 
 Bounds = tuple[int | None, int | None]
 """(start, end exclusive) of a partition, None where there is no bound."""
@@ -133,6 +134,20 @@ class Scan(Prints):
             sorted_keys = normal_keys({*sorted_keys}.intersection(self.selection.keys))
         selection = replace(self.selection, keys=sorted_keys)
         ranges = index.of_keys(self.snapshot, self.offsets, sorted_keys)
+        coverage = ranges.coverage if self.coverage is None else ranges.coverage.with_earlier(self.coverage)
+        return replace(self, offsets=ranges.offsets, selection=selection, coverage=coverage)
+
+    def of_field(self, field: RecordField, values: Iterable[bytes], index: KeyOffsets) -> Scan:
+        """The same scan of the records alone of which the field has any of these values, in its encoding. As in
+        `of_keys` what the index does not have is scanned. Of a view these are the records of the view with such a
+        field: each is compared with newer ones that may lack it, so all offsets are read.
+        """
+        condition = FieldCondition(field, normal_keys(values))
+        selection = replace(self.selection, where=(*self.selection.where, condition))
+        if self.selection.view is None:
+            ranges = index.of_field(self.snapshot, self.offsets, field, condition.values)
+        else:
+            ranges = KeyRanges.scanned(self.offsets)
         coverage = ranges.coverage if self.coverage is None else ranges.coverage.with_earlier(self.coverage)
         return replace(self, offsets=ranges.offsets, selection=selection, coverage=coverage)
 

@@ -20,6 +20,7 @@ from spark_segments.format.sidecars.index import position_for_offset
 from spark_segments.log.manifest.rows import Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.clip import OffsetRanges, Offsets, borders
+from spark_segments.log.reading.field_condition import FieldCondition
 from spark_segments.log.reading.isolation import TransactionIndex, transaction_indexes
 from spark_segments.log.reading.time_range import TimeRange
 from spark_segments.log.segment.file import FIRST_WINDOW_BYTES, NOT_LOOKED_UP, LookUp
@@ -45,7 +46,8 @@ class Selection:
     None, or LATEST_VIEW, which alone can leave out tombstones and never has control records. `value_type`: BINARY or
     BINARY_VIEW. `keys`: records with any of these keys alone; None: all records. `times`: records with a timestamp in
     this range alone; of a view, the records of the view that have such a timestamp. `include_keyless`: the records
-    without a key come with the view, at their places.
+    without a key come with the view, at their places. `where`: records that all of these conditions hold for; of a
+    view, the records of the view that they hold for.
     """
 
     LATEST_VIEW: ClassVar = "latest"
@@ -61,11 +63,12 @@ class Selection:
     keys: tuple[bytes, ...] | None = None
     times: TimeRange | None = None
     include_keyless: bool = False
+    where: tuple[FieldCondition, ...] = ()
 
     @property
     def is_of_batches(self) -> bool:
         """Whether it needs nothing but what comes from the headers of batches. A view looks at keys, too."""
-        is_of_all = self.view is None and self.keys is None and self.times is None
+        is_of_all = self.view is None and self.keys is None and self.times is None and not self.where
         return is_of_all and OF_BATCHES.issuperset(self.columns)
 
     def __post_init__(self) -> None:
@@ -87,6 +90,8 @@ class Selection:
             raise InvalidOptionError("Only the view latest can leave out tombstones", hint="Add view='latest'")
         if self.keys is not None and self.include_control:
             raise InvalidOptionError("Control records have no keys to look for", hint="Read them without keys")
+        if self.where and self.include_control:
+            raise InvalidOptionError("Control records have no fields to look for", hint="Read them without where")
         if self.value_type not in (Selection.BINARY, Selection.BINARY_VIEW):
             expected = f"{Selection.BINARY} or {Selection.BINARY_VIEW}"
             raise InvalidOptionError("Unknown value_type", expected=expected, found=repr(self.value_type))
