@@ -15,12 +15,22 @@ from spark_segments.errors import InvalidOptionError, LogDirError
 from spark_segments.log import LogDirectory, Scan, Selection, Snapshot
 from spark_segments.storage import Storage
 from spark_segments.values.batches import FormatDecoders, FormatEncoders, decoders, encoders
-from spark_segments.values.format_options import ONE_ENCODING, REGISTRY, ColumnFormat, column_formats
+from spark_segments.values.fields import HEADER, DecodedField, HeaderField, decoded_field, names_of
+from spark_segments.values.format_options import (
+    FAIL_INVALID,
+    JSON_SCHEMA,
+    ONE_ENCODING,
+    REGISTRY,
+    ColumnFormat,
+    column_formats,
+)
 from spark_segments.values.registries import open_registry
 from spark_segments.values.registries.directory import SUBJECTS
 from spark_segments.values.registries.registry import RecordsRegistry, Registry
 
 _KEY_TYPES = {"short": pa.int16(), "int": pa.int32(), "long": pa.int64()}
+
+_OTHER = {"key": "value.", "value": "key."}
 
 SCHEMAS_TOPIC = "_schemas"
 """The topic of a Confluent registry's schemas. As schema.registry: that topic of the same log directory."""
@@ -89,6 +99,20 @@ class TypedColumns:
         encoders = self.encoders(topic, {**formats, "key.format": name}, {"key": key_type})
         encoded: list[bytes] = encoders.encode(batch).column("key").cast(pa.binary()).to_pylist()
         return encoded
+
+    def field(self, snapshot: Snapshot, on: str, formats: Mapping[str, str]) -> HeaderField | DecodedField:
+        """The field of a topic's records that has a name: header.NAME, value.PATH or key.PATH, where the formats decode
+        these. Raises InvalidOptionError, RegistryError.
+        """
+        if on.startswith(HEADER):
+            return HeaderField(on.removeprefix(HEADER))
+        column, _ = names_of(on)
+        own = {name.lower(): text for name, text in formats.items() if not name.lower().startswith(_OTHER[column])}
+        if own.get(f"{column}.format", "").lower() != JSON_SCHEMA:
+            own.pop(FAIL_INVALID, None)  # it is the other column's
+        for decoder in self.decoders(snapshot, own):
+            return decoded_field(on, decoder, own)
+        raise InvalidOptionError(f"{on} needs a format to decode {column}s", hint=f"Set {column}.format")
 
     def registry(self, formats: Mapping[str, str]) -> Registry:
         """The registry that the options name; without schema.registry, the topic `_schemas`."""
