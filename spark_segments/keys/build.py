@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_segments.keys.hashes import hashes_of
+from spark_segments.keys.hashes import hashed_entries
 from spark_segments.keys.index_plan import RangeToIndex
+from spark_segments.keys.key_field import KEY_FIELD
 from spark_segments.keys.merge import merge
 from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_file import RunFile
 from spark_segments.keys.run_layout import DamagedRunError, Shape
 from spark_segments.keys.run_writer import empty_footer, write_run
-from spark_segments.log import Scan
+from spark_segments.log import RecordField, Scan
 from spark_segments.storage import Storage
 
 
@@ -28,23 +29,25 @@ class BuildRun:
     version: int
     seed: int
     hash_bits: int
+    field: RecordField = KEY_FIELD
 
     def __call__(self, task: RangeToIndex) -> Run:
-        hashes, offsets = self._scanned(task)
+        hashes, offsets, undecodable = self._scanned(task)
         range_of_run = task.partition, task.base_offset, task.end_offset, self.version
         shape = Shape.of(len(hashes), task.end_offset - task.base_offset, self.hash_bits)
         footer = empty_footer(shape, self.topic_id, self.seed, range_of_run)
-        return write_run(self.storage, self.directory, footer, iter([HashedRecords.sorted(hashes, offsets)]))
+        run = write_run(self.storage, self.directory, footer, iter([HashedRecords.sorted(hashes, offsets)]))
+        return replace(run, undecodable=undecodable)
 
-    def _scanned(self, task: RangeToIndex) -> tuple[np.ndarray, np.ndarray]:
-        """(hashes, offsets less the base offset) of the records with a key."""
-        all_hashes, all_offsets = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    def _scanned(self, task: RangeToIndex) -> tuple[np.ndarray, np.ndarray, int]:
+        """(hashes, offsets less the base offset, how many records cannot be decoded) of the entries."""
+        all_hashes, all_offsets, undecodable = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
         for batch in Scan.read(self.storage, task.parts):
-            hashes, has_key = hashes_of(batch.column("key"), self.seed, self.hash_bits)
-            offsets = batch.column("offset").to_numpy() - task.base_offset
-            all_hashes.append(hashes[has_key])
-            all_offsets.append(offsets[has_key])
-        return np.concatenate(all_hashes), np.concatenate(all_offsets)
+            hashes, rows, refused = hashed_entries(self.field, batch, self.seed, self.hash_bits)
+            all_hashes.append(hashes)
+            all_offsets.append(batch.column("offset").to_numpy()[rows] - task.base_offset)
+            undecodable += refused
+        return np.concatenate(all_hashes), np.concatenate(all_offsets), undecodable
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_segments.keys.belief import uncovered
 from spark_segments.keys.index_list import IndexList
 from spark_segments.keys.run import Run
-from spark_segments.log import Scan, ScanPart, Selection, Snapshot
+from spark_segments.log import RecordField, Scan, ScanPart, Selection, Snapshot
 from spark_segments.storage import Storage
 
 RANGE_RECORDS = 2 << 20
@@ -22,9 +22,6 @@ MOST_MERGED = 8
 LEVEL_RECORDS = 1 << 15
 """Runs of level 0 have fewer than 8 times so many records, those of each further level up to 8 times as many."""
 
-KEYS_AND_OFFSETS = Selection(("key", "offset"))
-"""What is read of the records that are indexed."""
-
 
 @dataclass(frozen=True, slots=True)
 class RangeToIndex:
@@ -37,15 +34,23 @@ class RangeToIndex:
     log_bytes: int
 
 
-def ranges_to_index(storage: Storage, snapshot: Snapshot, runs: Sequence[Run]) -> list[RangeToIndex]:
+def selection_of(field: RecordField) -> Selection:
+    """What is read of the records that are indexed."""
+    return Selection((*field.columns, "offset"))
+
+
+def ranges_to_index(
+    storage: Storage, snapshot: Snapshot, runs: Sequence[Run], field: RecordField
+) -> list[RangeToIndex]:
     """The ranges of a topic that none of the runs has, by partition and offset."""
     ranges = []
+    selection = selection_of(field)
     for partition, bounds in snapshot.offset_bounds().items():
         own = [run for run in runs if run.partition == partition]
         for start, end in uncovered(bounds, own):
             for base_offset, end_offset, log_bytes in _cut(snapshot, partition, start, end):
                 offsets = {partition: ((base_offset, end_offset),)}
-                parts = tuple(Scan(storage, snapshot, offsets, KEYS_AND_OFFSETS).parts())
+                parts = tuple(Scan(storage, snapshot, offsets, selection).parts())
                 ranges.append(RangeToIndex(partition, base_offset, end_offset, parts, log_bytes))
     return ranges
 

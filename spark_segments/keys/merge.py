@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -43,7 +44,7 @@ def merge(storage: Storage, directory: str, runs: Sequence[Run], topic_id: str, 
             found=f"{run.records}, and {taken.below_start} below the log start",
             hint="Build the index again: segments index --drop, then segments index",
         )
-    return run
+    return replace(run, undecodable=sum(part.undecodable for part in runs))
 
 
 class _Slices:

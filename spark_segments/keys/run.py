@@ -19,7 +19,8 @@ class Run:
 
     `entry_bytes`: of one entry, and `fan_out`: of the 2^b parts of all hashes by their highest b bits, how many entries
     lie before each but the first. By these a look-up reads the pages of a hash together with the footer. 0 and none in
-    lists of before: the footer is read first.
+    lists of before: the footer is read first. `undecodable`: how many records could not be decoded when they were
+    indexed, in the index of a field.
     """
 
     path: str
@@ -33,6 +34,7 @@ class Run:
     footer_bytes: int
     entry_bytes: int = 0
     fan_out: tuple[int, ...] = ()
+    undecodable: int = 0
 
     def overlaps(self, partition: int, base_offset: int, end_offset: int) -> bool:
         """Whether it has any of these offsets."""
