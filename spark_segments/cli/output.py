@@ -193,7 +193,8 @@ def print_report(report: Mapping[str, Any], output: Output) -> None:
         )
     if report["job"] == "index":
         for topic, facts in details.items():
-            print_summary(f"{topic}: {index_line(facts)}")
+            for line in index_lines(facts if "runs" in facts else None, facts.get("field_indexes", {})):
+                print_summary(f"{topic}: {line}")
     if report["job"] == "table":
         for topic, facts in details.items():
             print_summary(_table_line(topic, facts))
@@ -230,13 +231,22 @@ def _expired(report: Mapping[str, Any]) -> str:
     return f"All has expired in active segments with {records}: this {does}, and the next retain removes it"
 
 
-def index_line(details: Mapping[str, Any]) -> str:
-    """How far an index of keys reaches, and its size, or why it cannot be read."""
-    if "error" in details:
-        return f"the index of keys cannot be read: {details['error']}"
-    reach = f"{details['offsets_indexed']:,} of {plural(details['offsets'], 'offset')}"
-    size = f"{plural(details['runs'], 'run')}, {human_bytes(details['index_bytes'])}"
-    return f"keys of {reach} are indexed, {plural(details['entries'], 'record')} in {size}"
+def index_lines(key_index: Mapping[str, Any] | None, field_indexes: Mapping[str, Any]) -> list[str]:
+    """How far each index of a topic reaches, and its size, or why it cannot be read."""
+    keys = [] if key_index is None else [_index_line("of keys", "keys", "are", key_index)]
+    return keys + [_index_line(f"on {on}", on, "is", state) for on, state in field_indexes.items()]
+
+
+def _index_line(name: str, what: str, verb: str, state: Mapping[str, Any]) -> str:
+    if "error" in state:
+        return escaped(f"the index {name} cannot be read: {state['error']}", one_line=True)
+    reach = f"{state['offsets_indexed']:,} of {plural(state['offsets'], 'offset')}"
+    size = f"{plural(state['runs'], 'run')}, {human_bytes(state['index_bytes'])}"
+    entries = plural(state["entries"], "record" if what == "keys" else "value")
+    line = f"{what} of {reach} {verb} indexed, {entries} in {size}"
+    if state.get("undecodable"):
+        line += f"; {plural(state['undecodable'], 'record')} could not be decoded"
+    return escaped(line, one_line=True)
 
 
 def _table_line(topic: str, details: Mapping[str, Any]) -> str:

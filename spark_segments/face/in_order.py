@@ -22,7 +22,7 @@ def jobs_in_order(
     """The jobs. In a dry run each plans on what those before it would leave. Existing tables at `table_uri` are
     updated first, so that an archive has the records that the other jobs remove, and once more before vacuum; there,
     many small files of a Delta table are joined.
-    `catalog`: that of Iceberg tables. Where a topic of `log` has an index of its keys, it is kept before vacuum, too.
+    `catalog`: that of Iceberg tables. Where a topic of `log` has indexes, they are kept before vacuum, too.
     """
     first: list[Job] = []
     again: list[Job] = []

@@ -112,10 +112,10 @@ class Topic(Prints):
 
     def describe(self) -> dict[str, Any]:
         """The topic's id, version and effective configuration; its partitions' offsets, segments, bytes and dirty
-        ratio; `key_index`, where it has an index of its keys: how far that reaches, and its size.
+        ratio; `key_index`, where it has an index of its keys: how far that reaches, and its size; `field_indexes`, the
+        same by the names of fields.
         """
-        index = self.log.key_offsets.describe(self.snapshot)
-        return describe(self.snapshot, self.config) | ({} if index is None else {"key_index": index})
+        return describe(self.snapshot, self.config) | self.log.key_offsets.describe(self.snapshot)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The newest `limit` commits of the topic (None: all), newest first: version, committed_ms, job, records_in,
@@ -177,6 +177,7 @@ class Topic(Prints):
         value_type: str = "binary",
         keys: Keys | None = None,
         times: tuple[Time | None, Time | None] | str | None = None,
+        where: Mapping[str, Any] | None = None,
     ) -> Scan:
         """The records of the snapshot, partition by partition and by offset, as a value that reads them in any form.
 
@@ -198,6 +199,12 @@ class Topic(Prints):
         `times`: (start, end exclusive), None where there is no bound, or a text START..END: exactly the records with a
         timestamp in the range, in whatever order they lie. Segments that can have none are not read. Of the view latest
         these are the newest records of their keys that have such a timestamp.
+
+        `where`: the records alone of which each of these fields has the value, or one of the values. A field is
+        header.NAME, whose values are bytes or text, or value.PATH or key.PATH, where `formats` decode it: its values
+        are of its type, or their text. Of a header that a record has several times any one counts. What cannot be
+        decoded is no such record, and no error. An index on the field is asked as that of keys is. Of the view latest
+        these are the newest records of their keys that have such fields: no index is asked.
         """
         from spark_segments.log import Scan, Selection
 
@@ -208,7 +215,12 @@ class Topic(Prints):
         decoders = self.decoders(formats) if formats else None
         scan = Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
         scan = scan if times is None else scan.of_times(times)
-        return scan if keys is None else scan.of_keys(self.key_bytes(keys, formats), self.log.key_offsets)
+        scan = scan if keys is None else scan.of_keys(self.key_bytes(keys, formats), self.log.key_offsets)
+        for on, values in (where or {}).items():
+            listed = list(values) if isinstance(values, (list, tuple, set, frozenset)) else [values]
+            field = self.log.values.field(self.snapshot, on, formats or {})
+            scan = scan.of_field(field, field.encoded(listed), self.log.key_offsets)
+        return scan
 
     def to_spark(
         self,

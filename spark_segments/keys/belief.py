@@ -76,13 +76,32 @@ class CommitsSince:
 
 
 def without_erased(runs: Iterable[Run], snapshot: Snapshot, since: CheckedVersion) -> list[Run]:
-    """The runs that have no entry of what was erased after a version, as far as that is known without the keys: none of
-    before the erasure. The rows that it rewrote do not tell, for a run may name a record that compaction took before:
+    """The runs that have no entry of what was erased after a version, as far as that is known without the keys. Of the
+    runs of before the erasure these are the ones whose offsets it did not rewrite, and no record has left: a run may
+    name a record that compaction took before.
 
         |run of [0, 100): key at 5|compaction: only 150 is left|erasure: rewrites the segment of 150|
     """
     version = max((erasure.version for erasure in Erasure.of(snapshot)), default=-1)
-    return [run for run in runs if version <= since.version or run.version >= version]
+    if version <= since.version:
+        return [*runs]
+    rewritten = Erasure.rewritten(snapshot)
+
+    def is_untouched(run: Run) -> bool:
+        ranges = rewritten.get(run.partition, ())
+        return not any(run.overlaps(run.partition, *bounds) for bounds in ranges) and not has_lost(run, snapshot)
+
+    return [run for run in runs if run.version >= version or is_untouched(run)]
+
+
+def has_lost(run: Run, snapshot: Snapshot) -> bool:
+    """Whether records may have left the offsets of a run since it was built, but for those that an erasure took."""
+    bounds = snapshot.offset_bounds()
+    if run.partition not in bounds:
+        return True
+    log_start, _ = bounds[run.partition]
+    # Compaction leaves what is behind the first dirty offset as it was written.
+    return run.base_offset < max(log_start, snapshot.partition(run.partition).first_dirty_offset)
 
 
 def runs_before(index_list: IndexList, snapshot: Snapshot) -> list[Run]:
@@ -134,13 +153,14 @@ def index_state(index_list: IndexList, manifest: Manifest, snapshot: Snapshot) -
         ranges = uncovered(own, [run for run in runs if run.partition == number])
         missing += sum(end - start for start, end in ranges)
     offsets = sum(end - start for start, end in bounds.values())
+    undecodable = {"undecodable": sum(run.undecodable for run in runs)} if index_list.fingerprint else {}
     return {
         "runs": len(runs),
         "entries": sum(run.records for run in runs),
         "index_bytes": sum(run.size_bytes for run in index_list.runs),
         "offsets": offsets,
         "offsets_indexed": offsets - missing,
-    }
+    } | undecodable
 
 
 def _changed_rows(manifest: Manifest, version: int, topic_id: str) -> np.ndarray | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -21,6 +22,9 @@ KEY_INDEX = "key"
 
 COPY_NAME = "newest.json"
 FORMAT_VERSION = 1
+FIELD_FORMAT_VERSION = 2
+"""Of the list of an index on a field: a program that knows keys alone could not take what was erased out of it."""
+
 MOST_BYTES = 256 << 20
 FORGOTTEN_MS = 30 * 86_400_000
 """After this time a list does not say any more when a run left it: vacuum goes by the age of its file."""
@@ -52,6 +56,9 @@ class IndexList:
     `checked_version`: the version of the topic up to which its runs hold, whose commit has the id `checked_commit_id`.
     `is_dropped`: there is no index any more. `is_damaged`: its file cannot be read. It has no runs, and what earlier
     lists say has left the index; the files of its runs are among them, but for what nobody can tell.
+
+    `on`: the name of the field that its entries are of, "" for keys. `formats`, `fingerprint`: what decided how the
+    field was decoded (`RecordField`).
     """
 
     KEPT_LISTS: ClassVar = 32
@@ -69,6 +76,9 @@ class IndexList:
     runs: tuple[Run, ...] = ()
     superseded: tuple[SupersededRun, ...] = ()
     is_damaged: bool = False
+    on: str = ""
+    formats: Mapping[str, str] = field(default_factory=dict, hash=False)
+    fingerprint: str = ""
 
     @property
     def exists(self) -> bool:
@@ -79,6 +89,11 @@ class IndexList:
     def is_kept(self) -> bool:
         """Whether somebody wants an index: a damaged one is built again."""
         return self.exists or self.is_damaged
+
+    @property
+    def what(self) -> str:
+        """What it is an index of, in words."""
+        return self.on or "keys"
 
     @property
     def checked(self) -> CheckedVersion:
@@ -96,7 +111,7 @@ class IndexList:
     def to_bytes(self, topic: str) -> bytes:
         """The content of its file: a line of JSON, and a line with its CRC-32."""
         content = {
-            "format.version": FORMAT_VERSION,
+            "format.version": FIELD_FORMAT_VERSION if self.on else FORMAT_VERSION,
             "number": self.number,
             "commit_id": self.commit_id,
             "after": self.after,
@@ -110,6 +125,8 @@ class IndexList:
             "runs": _columns(Run, self.runs),
             "superseded": _columns(SupersededRun, self.superseded),
         }
+        if self.on:
+            content |= {"on": self.on, "formats": dict(self.formats), "fingerprint": self.fingerprint}
         body = json.dumps(content, separators=(",", ":")).encode()
         return body + crc_line(body)
 
@@ -120,15 +137,17 @@ class IndexList:
         body, end, _ = content.partition(b"\n")
         columns = json.loads(body)
         version = columns["format.version"]
+        on = columns.get("on", "")
+        most = FIELD_FORMAT_VERSION if on else FORMAT_VERSION
         # The version comes first: what a newer one has behind the line is not ours to judge.
-        if type(version) is int and version > FORMAT_VERSION:
+        if type(version) is int and version > most:
             raise FormatVersionError(
                 f"The index of {topic} was written by a newer version of this package",
-                expected=f"format.version {FORMAT_VERSION}",
+                expected=f"format.version {most}",
                 found=version,
                 hint="Use a newer spark-segments: until then the index is left alone, and look-ups scan the log",
             )
-        if version != FORMAT_VERSION:
+        if version != most:
             raise ValueError(f"format.version {version!r}")
         if not end or content[len(body) :] != crc_line(body):
             raise ValueError("the CRC is another one")
@@ -146,7 +165,16 @@ class IndexList:
             columns["checked_commit_id"],
             tuple(_run(*row) for row in _rows(Run, columns["runs"])),
             tuple(SupersededRun(*row) for row in _rows(SupersededRun, columns["superseded"])),
+            on=_text(on),
+            formats={_text(name): _text(text) for name, text in columns.get("formats", {}).items()},
+            fingerprint=_text(columns.get("fingerprint", "")),
         )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _columns(kind: type[Any], rows: Sequence[Any]) -> dict[str, list[Any]]:
@@ -182,9 +210,15 @@ class IndexFiles(NumberedFiles):
         """
         data = self.storage.read(self.path(number), 0, MOST_BYTES)
         try:
-            return IndexList.of_bytes(self.topic, number, data)
+            return self._own(IndexList.of_bytes(self.topic, number, data))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return IndexList(number, is_damaged=True)
+
+    def _own(self, index_list: IndexList) -> IndexList:
+        """A list that was read. Raises ValueError for that of another index of the topic."""
+        if not index_list.is_dropped and index_name(index_list.on) != self.index:
+            raise ValueError(f"it is of the index on {index_list.what}")
+        return index_list
 
     def note_newest(self, index_list: IndexList) -> None:
         """Writes the copy by which a look-up has the newest list as soon as the listing of the lists."""
@@ -200,7 +234,7 @@ class IndexFiles(NumberedFiles):
         try:
             data = self.storage.read(self.path_of_copy, 0, MOST_BYTES)
             number = json.loads(data.to_pybytes().partition(b"\n")[0])["number"]
-            return IndexList.of_bytes(self.topic, number, data)
+            return self._own(IndexList.of_bytes(self.topic, number, data))
         except (FileNotFoundError, SegmentsError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
@@ -224,22 +258,24 @@ class IndexFiles(NumberedFiles):
             copy = self._copy()
             if copy is not None and copy.number == newest.number:
                 return copy
-            return replace(newest, superseded=self._superseded_before(listing))
+            before = self._before(listing)
+            own = replace(newest, on=before.on, formats=before.formats, fingerprint=before.fingerprint)
+            return replace(own, superseded=before.superseded)
 
         return self.newest(read)
 
-    def _superseded_before(self, listing: NumberedListing) -> tuple[SupersededRun, ...]:
-        """The runs that had left the index by the last list that can be read: an erased key must not wait in them."""
+    def _before(self, listing: NumberedListing) -> IndexList:
+        """The last list before the newest one that can be read; that of number 0 where there is none."""
         for number in sorted(listing.numbers, reverse=True)[1:]:
             before = self.read(number)
             if not before.is_damaged:
-                return before.superseded
-        return ()
+                return before
+        return IndexList()
 
     def damage(self, index_list: IndexList) -> LogDirError:
         """The error for a list that is damaged."""
         return LogDirError(
-            f"The newest list of the index of {self.topic} is damaged",
+            f"The newest list of the index of {self.topic}{f' on {index_list.on}' if index_list.on else ''} is damaged",
             path=self.storage.location(self.path(index_list.number)),
             hint="segments index builds the index again; until then look-ups scan the log",
         )
@@ -247,6 +283,13 @@ class IndexFiles(NumberedFiles):
     def old_lists(self, listing: NumberedListing) -> list[str]:
         """The paths of the lists before the last KEPT_LISTS."""
         return [info.path for info in listing.before(listing.newest - IndexList.KEPT_LISTS)]
+
+
+def index_name(on: str) -> str:
+    """The directory of the index on a field, "" for keys. A field's name may be anything, and say something of people:
+    the directory has its hash.
+    """
+    return f"on-{hashlib.sha256(on.encode()).hexdigest()[:32]}" if on else KEY_INDEX
 
 
 def indexes(storage: Storage, topic: str) -> list[str]:

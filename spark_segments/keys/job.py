@@ -1,15 +1,12 @@
-"""The job `index`: builds the index of a topic's keys where there is none, and keeps it."""
+"""The job `index`: builds an index of a topic's keys, or on a field, where there is none, and keeps it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from spark_segments.config import selected_topics
 from spark_segments.errors import CommitConflictError, SegmentsError, UnknownTopicError
@@ -17,15 +14,23 @@ from spark_segments.execution import in_bins, run_tasks, task_slots, try_tasks
 from spark_segments.extensions import observed_job
 from spark_segments.keys.belief import CommitsSince, index_state, without_erased
 from spark_segments.keys.build import BuildRun, Damaged, MergeRuns
-from spark_segments.keys.hashes import HASH_BITS, hashes_of, seed_of
-from spark_segments.keys.index_list import CheckedVersion, IndexFiles, IndexList, SupersededRun
+from spark_segments.keys.hashes import HASH_BITS, hashes_to_find, seed_of
+from spark_segments.keys.index_list import (
+    CheckedVersion,
+    IndexFiles,
+    IndexList,
+    SupersededRun,
+    index_name,
+    indexes,
+)
 from spark_segments.keys.index_plan import RangeToIndex, merges_of, ranges_to_index, runs_within
 from spark_segments.keys.index_swap import IndexPlan, commit_list
+from spark_segments.keys.key_field import KEY_FIELD
 from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import find_in_run
-from spark_segments.log import Erasure, LogDirectory, Report, Snapshot
+from spark_segments.log import Erasure, LogDirectory, RecordField, Report, Snapshot
 from spark_segments.progress import Progress, part_of
-from spark_segments.quantities import Time
+from spark_segments.quantities import Time, plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,33 +56,45 @@ def index(
     drop: bool = False,
     existing: bool = False,
     hash_bits: int = HASH_BITS,
+    on: Sequence[str] | None = None,
+    formats: Mapping[str, str] | None = None,
 ) -> Report:
     """Indexes the keys of the topics, so that a look-up of a key reads few bytes: all that is not indexed yet.
 
-    The index is derived: a scan of keys gives the same records without it, and `drop` takes it away. `existing`: topics
-    without an index are passed over. With `spark` its executors read the log, a task a range. A run of the job that is
-    killed loses its last wave. `hash_bits`: of each key's hash, for a new index.
+    `on`: fields in place of keys, each with an index that is separate: the values of a header (header.trace-id), or a
+    field of the decoded value or key (value.order.id), where `formats` (value.format and its companions) decode it. An
+    index remembers its formats, without the credentials of a registry. Where they or the schema change, the next run
+    builds it again.
 
-    A line in the report has the offsets and records that were indexed in a partition, and the bytes of its index.
-    Raises UnknownTopicError, LogDirError for a directory of Kafka's. A topic that fails has a line, as in `Report`.
+    An index is derived: a scan gives the same records without it, and `drop` takes it away: that of keys, or those
+    `on` fields. `existing`: all indexes that a topic has are updated, and no other. With `spark` its executors read the
+    log, a task a range. A run of the job that is killed loses its last wave. `hash_bits`: of each key's hash, for a new
+    index.
+
+    A line in the report has the offsets and records that were indexed in a partition, and the bytes of its index; on a
+    decoded field also how many records are `undecodable`: look-ups pass them over, as value.errors=null does. Raises
+    UnknownTopicError, LogDirError for a directory of Kafka's. A topic that fails has a line, as in `Report`.
     """
     log.check_writable()
     report = Report("index", dry_run)
-    for name in selected_topics(log.topics(), topics):
-        try:
-            update = IndexUpdate(log, IndexFiles(log.storage, name), report, spark, progress, hash_bits)
-            before = update.files.newest_list()
-            if (existing or drop) and not before.is_kept:
-                continue
-            if drop:
-                update.take_away()
-            else:
-                update.run(before)
-        except UnknownTopicError:
-            if topics is not None and name in topics:
-                raise
-        except SegmentsError as error:
-            report.fail(name, None, error)
+    fields = {index_name(field): field for field in on or [""]}
+    for topic in selected_topics(log.topics(), topics):
+        for name in indexes(log.storage, topic) if existing else fields:
+            update = IndexUpdate(log, IndexFiles(log.storage, topic, name), report, spark, progress, hash_bits)
+            update = replace(update, on=fields.get(name), formats=formats)
+            try:
+                before = update.files.newest_list()
+                if (existing or drop) and not before.is_kept:
+                    continue
+                if drop:
+                    update.take_away()
+                else:
+                    update.run(before)
+            except UnknownTopicError:
+                if topics is not None and topic in topics:
+                    raise
+            except SegmentsError as error:
+                report.fail(topic, None, error)
     return report.finish()
 
 
@@ -91,25 +108,34 @@ class IndexUpdate:
     spark: SparkSession | None = None
     progress: Progress | None = None
     hash_bits: int = HASH_BITS
+    on: str | None = None
+    formats: Mapping[str, str] | None = None
 
     def run(self, before: IndexList) -> None:
         """Indexes what no believed run has, wave by wave, then merges runs."""
         snapshot = self._snapshot()
+        field = self._field(snapshot, before)
         if self.report.dry_run:
-            self._note_plan(snapshot, self._checked(before, snapshot))
+            is_same = before.fingerprint == field.fingerprint
+            self._note_plan(snapshot, self._checked(before, snapshot) if is_same else IndexList(), field)
             return
         # In this order: an index begins before the topic is read. An erasure that commits in between finds the list,
         # and has to be the next one.
-        self._commit(lambda state: self._begun(state, snapshot))
+        self._commit(lambda state: self._begun(state, snapshot, field))
         snapshot = self._snapshot()
         newest = self._commit(self._with_files)
-        if newest.topic_id != snapshot.topic_id or newest.is_dropped:
+        if newest.topic_id != snapshot.topic_id or newest.is_dropped or newest.fingerprint != field.fingerprint:
             raise self._overtaken(snapshot)
-        ranges = ranges_to_index(self.log.storage, snapshot, newest.runs)
-        done = 0
+        ranges = ranges_to_index(self.log.storage, snapshot, newest.runs, field)
+        done = undecodable = 0
         for wave in self._waves(ranges):
-            self._build(snapshot, newest, wave, part_of(self.progress, done, len(wave), len(ranges)))
+            part = part_of(self.progress, done, len(wave), len(ranges))
+            undecodable += sum(run.undecodable for run in self._build(snapshot, newest, field, wave, part))
             done += len(wave)
+        if undecodable:
+            records = f"{plural(undecodable, 'record')} of {self.files.topic}"
+            text = f"{records} cannot be decoded: a look-up of {field.on} passes them over, as value.errors=null does"
+            self.report.warn(text)
         self._merge()
         self._note_state(snapshot)
 
@@ -125,7 +151,8 @@ class IndexUpdate:
         for partition in sorted({run.partition for run in lines}):
             own = [run for run in lines if run.partition == partition]
             records, size_bytes = (sum(getattr(run, name) for run in own) for name in ("records", "size_bytes"))
-            self.report.add(self.files.topic, partition, "drop", runs=len(own), entries=records, index_bytes=size_bytes)
+            figures = {"runs": len(own), "entries": records, "index_bytes": size_bytes}
+            self.report.add(self.files.topic, partition, "drop", **_named(self.on), **figures)
 
     def check(self, *, keys: Sequence[bytes] | None = None, at_once: bool = False) -> IndexList:
         """Takes out of the list what was erased, and what does not hold any more, up to the newest version of the
@@ -137,7 +164,8 @@ class IndexUpdate:
         def checked(state: IndexList) -> IndexList | None:
             after: IndexList | None = None
             if state.is_damaged:  # which runs have the keys, nobody can tell
-                after = self._begun(state, self._snapshot())
+                after = self._begun(state, self._snapshot(), state)
+                after = replace(after, is_dropped=index_name(state.on) != self.files.index)
             elif state.exists:
                 after = self._checked(state, self._snapshot(), erased_keys=keys)
             if after is None or not at_once:
@@ -164,15 +192,28 @@ class IndexUpdate:
     def _snapshot(self) -> Snapshot:
         return self.log.manifest(self.files.topic).snapshot()
 
+    def _field(self, snapshot: Snapshot, before: IndexList) -> RecordField:
+        """The field to index: with the job's formats or, where it has none, with those of the index of before."""
+        on = before.on if self.on is None else self.on
+        if index_name(on) != self.files.index:
+            raise self.files.damage(before)
+        if not on:
+            return KEY_FIELD
+        formats = before.formats if self.formats is None else self.formats
+        return self.log.values.field(snapshot, on, formats)
+
     def _commit(self, plan: IndexPlan) -> IndexList:
         return commit_list(self.files, plan)
 
-    def _begun(self, state: IndexList, snapshot: Snapshot) -> IndexList:
-        """The list, or that of a new index where there is none of this topic id."""
-        if state.exists and state.topic_id == snapshot.topic_id:
+    def _begun(self, state: IndexList, snapshot: Snapshot, field: RecordField | IndexList) -> IndexList:
+        """The list, or that of a new index where there is none of this topic id, and of this field."""
+        if state.exists and state.topic_id == snapshot.topic_id and state.fingerprint == field.fingerprint:
             return state
         return replace(
             self._emptied(state),
+            on=field.on,
+            formats=field.formats,
+            fingerprint=field.fingerprint,
             topic_id=snapshot.topic_id,
             hash_bits=self.hash_bits,
             seed=seed_of(snapshot.topic_id),
@@ -195,7 +236,9 @@ class IndexUpdate:
         since_ms = {run.path: run.since_ms for run in state.superseded}
         paths = [info.path for info in storage.list(f"{self.files.directory}/runs")]
         superseded = (SupersededRun(path, 0 if at_once else since_ms.get(path, now_ms)) for path in paths)
-        return replace(state, superseded=tuple(superseded), is_damaged=False)
+        # Where no earlier list can be read either, nobody can tell what it was an index of.
+        is_dropped = index_name(state.on) != self.files.index
+        return replace(state, superseded=tuple(superseded), is_damaged=False, is_dropped=is_dropped)
 
     def _commit_id(self, snapshot: Snapshot) -> str:
         """The id of the commit that made a version; "" where it is gone, so that no run is believed."""
@@ -232,7 +275,7 @@ class IndexUpdate:
         commits = CommitsSince.read(self.log.manifest(snapshot.topic), state.checked, snapshot.version)
         starts = {number: start for number, (start, _) in snapshot.offset_bounds().items()}
         runs = commits.believed(runs_within(state, starts))
-        if erased_keys is None:
+        if erased_keys is None or state.on:  # the hash of a field's value is no hash of a key
             runs = without_erased(runs, snapshot, state.checked)
         else:
             runs = self._without_keys(state, runs, erased_keys)
@@ -244,8 +287,8 @@ class IndexUpdate:
 
     def _without_keys(self, state: IndexList, runs: Sequence[Run], keys: Sequence[bytes]) -> list[Run]:
         """The runs that have no record of these keys, whether it is in the log or left it. What cannot be read goes."""
-        hashes, _ = hashes_of(pa.array(keys, pa.binary()), state.seed, state.hash_bits)
-        ask = partial(find_in_run, self.log.storage, state.topic_id, np.unique(hashes), state.hash_bits)
+        hashes = hashes_to_find(keys, state.seed, state.hash_bits)
+        ask = partial(find_in_run, self.log.storage, state.topic_id, hashes, state.hash_bits)
         answers = list(self.log.storage.at_once(ask, runs))
         return [run for run, answer in zip(runs, answers, strict=True) if answer is not None and not answer.has_records]
 
@@ -256,9 +299,14 @@ class IndexUpdate:
         return in_bins(ranges, lambda task: task.log_bytes, lambda _, total, task: total + task.log_bytes > most_bytes)
 
     def _build(
-        self, snapshot: Snapshot, newest: IndexList, wave: Sequence[RangeToIndex], progress: Progress | None
-    ) -> None:
-        """Builds the runs of some ranges, and commits them."""
+        self,
+        snapshot: Snapshot,
+        newest: IndexList,
+        field: RecordField,
+        wave: Sequence[RangeToIndex],
+        progress: Progress | None,
+    ) -> list[Run]:
+        """Builds the runs of some ranges, and commits them. Returns those that came into the index."""
         read = CheckedVersion(snapshot.topic_id, snapshot.version, self._commit_id(snapshot))
         build = BuildRun(
             self.log.storage,
@@ -267,6 +315,7 @@ class IndexUpdate:
             snapshot.version,
             newest.seed,
             newest.hash_bits,
+            field,
         )
         at_a_time = self.log.storage.tasks_at_a_time
         results = try_tasks(build, wave, self.spark, progress=progress, at_a_time=at_a_time)
@@ -274,19 +323,25 @@ class IndexUpdate:
             if isinstance(result, SegmentsError):
                 self.report.fail(self.files.topic, task.partition, result)
         built = [result for result in results if isinstance(result, Run)]
-        committed = self._commit_built(read, built)
+        committed = self._commit_built(read, built, field.fingerprint)
         for run in committed:
+            further: dict[str, Any] = {"undecodable": run.undecodable} if run.undecodable else {}
             self.report.add(
-                self.files.topic, run.partition, "index",
-                start=run.base_offset, end=run.end_offset, entries=run.records, index_bytes=run.size_bytes,
+                self.files.topic, run.partition, "index", **_named(field.on),
+                start=run.base_offset, end=run.end_offset, entries=run.records, index_bytes=run.size_bytes, **further,
             )  # fmt: skip
+        return committed
 
-    def _commit_built(self, read: CheckedVersion, built: Sequence[Run]) -> list[Run]:
-        """Adds runs to the index. Returns those that came into it, and deletes the files of the others."""
+    def _commit_built(self, read: CheckedVersion, built: Sequence[Run], fingerprint: str) -> list[Run]:
+        """Adds runs to the index. Returns those that came into it, and deletes the files of the others. `fingerprint`:
+        of the field that they are on.
+        """
 
         def added(state: IndexList) -> IndexList | None:
             snapshot = self._snapshot()
             if not state.exists or not state.topic_id == snapshot.topic_id == read.topic_id:
+                return None
+            if state.fingerprint != fingerprint:  # another job has begun it with other formats
                 return None
             # Not from the version up to which the list was checked: another job may have moved that beyond an erasure
             # that came after `read`, the version of which the runs were built.
@@ -321,19 +376,24 @@ class IndexUpdate:
 
     # The report
 
-    def _note_plan(self, snapshot: Snapshot, before: IndexList) -> None:
+    def _note_plan(self, snapshot: Snapshot, before: IndexList, field: RecordField) -> None:
         """The lines of a dry run: what would be indexed."""
         runs = before.runs if before.exists and before.topic_id == snapshot.topic_id else ()
-        for task in ranges_to_index(self.log.storage, snapshot, runs):
+        for task in ranges_to_index(self.log.storage, snapshot, runs, field):
             self.report.add(
-                self.files.topic, task.partition, "index", start=task.base_offset, end=task.end_offset,
-                log_bytes=task.log_bytes,
+                self.files.topic, task.partition, "index", **_named(field.on),
+                start=task.base_offset, end=task.end_offset, log_bytes=task.log_bytes,
             )  # fmt: skip
 
     def _note_state(self, snapshot: Snapshot) -> None:
         """The details of the report: what the index is now."""
-        manifest = self.log.manifest(self.files.topic)
-        self.report.details[self.files.topic] = index_state(self.files.newest_list(), manifest, snapshot)
+        topic, newest = self.files.topic, self.files.newest_list()
+        state = index_state(newest, self.log.manifest(topic), snapshot)
+        details = self.report.details.setdefault(topic, {})
+        if newest.on:
+            details.setdefault("field_indexes", {})[newest.on] = state
+        else:
+            details.update(state)
 
     def _overtaken(self, snapshot: Snapshot) -> CommitConflictError:
         return CommitConflictError(
@@ -341,6 +401,11 @@ class IndexUpdate:
             path=self.files.location,
             hint="Run it again",
         )
+
+
+def _named(on: str | None) -> dict[str, Any]:
+    """What a line of the report says of an index: the field that it is on."""
+    return {"on": on} if on else {}
 
 
 def _with_merged(

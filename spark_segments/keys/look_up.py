@@ -1,4 +1,6 @@
-"""A look-up of keys: the believed runs of an index are asked, and what they do not cover is left to the scan."""
+"""A look-up of keys, or of a field: the believed runs of an index are asked, and what they do not cover is left to the
+scan.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,25 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from spark_segments.errors import FormatVersionError, SegmentsError, UnknownTopicError
-from spark_segments.keys.belief import believed_runs, index_state, is_checked, runs_before, uncovered
-from spark_segments.keys.hashes import hashes_of
+from spark_segments.errors import FormatVersionError, InvalidOptionError, SegmentsError, UnknownTopicError
+from spark_segments.keys.belief import believed_runs, has_lost, index_state, is_checked, runs_before, uncovered
+from spark_segments.keys.hashes import UNDECODABLE, hashes_to_find
 from spark_segments.keys.index_list import (
     KEYS_DIRECTORY,
     IndexFiles,
     IndexList,
     SupersededRun,
+    index_name,
     indexed_topics,
     indexes,
 )
 from spark_segments.keys.job import IndexUpdate
+from spark_segments.keys.key_field import KEY_FIELD
 from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import RunAnswer, find_in_run
 from spark_segments.keys.verification import verify_index
-from spark_segments.log import Findings, KeyCoverage, KeyRanges, LogDirectory, Report, Snapshot
+from spark_segments.log import Findings, KeyCoverage, KeyRanges, LogDirectory, RecordField, Report, Snapshot
 from spark_segments.storage import FileInfo, Storage
 
 OffsetRanges = tuple[tuple[int, int], ...]
@@ -55,14 +58,18 @@ class KeyIndexes:
 
     def of_keys(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> KeyRanges:
         """The ranges among `offsets` that have all records of the keys."""
-        if not keys:
+        return self.of_field(snapshot, offsets, KEY_FIELD, keys)
+
+    def of_field(self, snapshot: Snapshot, offsets: Offsets, field: RecordField, values: Sequence[bytes]) -> KeyRanges:
+        """The ranges among `offsets` that have all records of which a field has any of the values."""
+        if not values:
             nothing = {number: tuple((start, start) for start, _ in ranges[:1]) for number, ranges in offsets.items()}
             return KeyRanges(nothing, KeyCoverage(indexed_offsets=_length(offsets)))
         try:
-            asked = self._answers(snapshot, offsets, keys)
+            asked = self._answers(snapshot, offsets, field, values)
         except (SegmentsError, FileNotFoundError) as error:
             # An index that cannot be read must not keep anybody from the log.
-            return KeyRanges(offsets, KeyCoverage(scanned_offsets=_length(offsets), index_error=str(error)))
+            return KeyRanges.scanned(offsets, str(error))
         ranges = {number: asked.ranges(snapshot, number, own) for number, own in offsets.items()}
         return KeyRanges(ranges, asked.coverage(offsets))
 
@@ -70,19 +77,30 @@ class KeyIndexes:
         """Those of the ranges `offsets` in which no record has any of the keys, by the believed runs."""
         spans = {number: (_span(ranges),) for number, ranges in offsets.items() if ranges}
         try:
-            asked = self._answers(snapshot, spans, keys)
+            asked = self._answers(snapshot, spans, KEY_FIELD, keys)
         except (SegmentsError, FileNotFoundError):
             return {}  # the ranges are read, as without an index
         return {number: asked.without(number, offsets[number]) for number in spans}
 
-    def _answers(self, snapshot: Snapshot, offsets: Offsets, keys: Sequence[bytes]) -> _Asked:
-        """What the believed runs that have any of the offsets answer."""
+    def _answers(self, snapshot: Snapshot, offsets: Offsets, field: RecordField, values: Sequence[bytes]) -> _Asked:
+        """What the believed runs that have any of the offsets answer. Raises InvalidOptionError where what they have is
+        decoded in another way than the field.
+        """
         if self._log.is_kafka:
             return _Asked(())
-        files = IndexFiles(self._storage, snapshot.topic)
+        files = IndexFiles(self._storage, snapshot.topic, index_name(field.on))
         index_list = files.newest_by_copy()
         if index_list.is_damaged:
             raise files.damage(index_list)
+        if index_list.exists and index_list.fingerprint != field.fingerprint:
+            raise InvalidOptionError(
+                f"The index on {field.on} was built with other formats, or another schema",
+                expected=dict(index_list.formats),
+                found=dict(field.formats),
+                hint="segments index --on builds it again; until then look-ups scan the log",
+            )
+        if field.may_decode_later:
+            values = [*values, UNDECODABLE]
         runs = [run for run in runs_before(index_list, snapshot) if _is_among(run, offsets.get(run.partition, ()))]
 
         def believed() -> frozenset[str]:
@@ -90,7 +108,7 @@ class KeyIndexes:
             return frozenset(run.path for run in believed_runs(index_list, manifest, snapshot))
 
         def answers() -> list[RunAnswer | None]:
-            return self._asked(index_list, runs, keys)
+            return self._asked(index_list, runs, values)
 
         # At once: whether a run is believed rests on commits, and its answer does not. Mostly all runs are.
         questions: list[Callable[[], Any]] = [believed, answers]
@@ -124,6 +142,11 @@ class KeyIndexes:
             newest = IndexFiles(self._storage, topic, name).newest_list()
             if newest.is_damaged:
                 return True
+            if newest.on:  # the hash of a field's value is no hash of a key
+                snapshot = self._log.manifest(topic).snapshot()
+                if newest.topic_id == snapshot.topic_id and any(has_lost(run, snapshot) for run in newest.runs):
+                    return True
+                continue
             answers = self._asked(newest, newest.runs, keys)
             for run, answer in zip(newest.runs, answers, strict=True):
                 if answer is None or answer.is_anywhere:
@@ -132,12 +155,12 @@ class KeyIndexes:
                     return True
         return False
 
-    def _asked(self, index_list: IndexList, runs: Sequence[Run], keys: Sequence[bytes]) -> list[RunAnswer | None]:
-        """What each of some runs of a list answers of keys."""
+    def _asked(self, index_list: IndexList, runs: Sequence[Run], values: Sequence[bytes]) -> list[RunAnswer | None]:
+        """What each of some runs of a list answers of values, which are keys or those of a field."""
         if not runs:
             return []
-        hashes, _ = hashes_of(pa.array(keys, pa.binary()), index_list.seed, index_list.hash_bits)
-        ask = partial(find_in_run, self._storage, index_list.topic_id, np.unique(hashes), index_list.hash_bits)
+        hashes = hashes_to_find(values, index_list.seed, index_list.hash_bits)
+        ask = partial(find_in_run, self._storage, index_list.topic_id, hashes, index_list.hash_bits)
         return list(self._storage.at_once(ask, runs))
 
     def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:
@@ -164,25 +187,37 @@ class KeyIndexes:
         """The topics that have files of indexes, sorted."""
         return [] if self._log.is_kafka else indexed_topics(self._storage)
 
-    def describe(self, snapshot: Snapshot) -> dict[str, Any] | None:
-        """How far the index of a topic's keys reaches, and what it takes, or the `error` of one that cannot be read;
-        None where there is none.
+    def describe(self, snapshot: Snapshot) -> dict[str, Any]:
+        """How far the indexes of a topic reach, and what they take, or the `error` of one that cannot be read:
+        `key_index` of its keys, `field_indexes` by the names of fields. Empty where there is none.
         """
-        if self._log.is_kafka:
-            return None
-        files = IndexFiles(self._storage, snapshot.topic)
+        states: dict[str, Any] = {}
+        for name in () if self._log.is_kafka else indexes(self._storage, snapshot.topic):
+            on, state = self._described(IndexFiles(self._storage, snapshot.topic, name), snapshot)
+            if state is not None and on:
+                states.setdefault("field_indexes", {})[on] = state
+            elif state is not None:
+                states["key_index"] = state
+        return states
+
+    def _described(self, files: IndexFiles, snapshot: Snapshot) -> tuple[str, dict[str, Any] | None]:
+        """(the field that an index is on, how far it reaches); the name of its directory where nobody can tell."""
+        on = "" if files.index == index_name("") else files.index
         try:
             index_list = files.newest_list()
+            on = index_list.on or on
             if index_list.is_damaged:
                 raise files.damage(index_list)
-            return index_state(index_list, self._log.manifest(snapshot.topic), snapshot) if index_list.exists else None
+            if not index_list.exists:
+                return on, None
+            return on, index_state(index_list, self._log.manifest(snapshot.topic), snapshot)
         except SegmentsError as error:
-            return {"error": str(error)}
+            return on, {"error": str(error)}
 
     def verify(self, snapshot: Snapshot, findings: Findings) -> None:
-        """Compares the index of a topic's keys with a scan of all that it has."""
-        files = IndexFiles(self._storage, snapshot.topic)
-        verify_index(files, self._log.manifest(snapshot.topic), snapshot, findings)
+        """Compares the indexes of a topic with a scan of all that they have."""
+        for name in () if self._log.is_kafka else indexes(self._storage, snapshot.topic):
+            verify_index(IndexFiles(self._storage, snapshot.topic, name), self._log, snapshot, findings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ import numpy as np
 
 from spark_segments.errors import SegmentsError
 from spark_segments.keys.belief import believed_runs
-from spark_segments.keys.hashes import hashes_of
+from spark_segments.keys.hashes import UNDECODABLE, hashed_entries, hashes_to_find
 from spark_segments.keys.index_list import IndexFiles, IndexList
-from spark_segments.keys.index_plan import KEYS_AND_OFFSETS
+from spark_segments.keys.index_plan import selection_of
+from spark_segments.keys.key_field import KEY_FIELD
 from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_file import RunFile
 from spark_segments.keys.run_layout import DamagedRunError
-from spark_segments.log import Findings, Manifest, Scan, Snapshot
+from spark_segments.log import Findings, LogDirectory, RecordField, Scan, Snapshot
 from spark_segments.storage import Storage
 
 
@@ -28,46 +29,64 @@ class _Place(TypedDict):
 _BUILD_AGAIN = "segments index --drop, then segments index, builds it again"
 
 
-def verify_index(files: IndexFiles, manifest: Manifest, snapshot: Snapshot, findings: Findings) -> None:
+def verify_index(files: IndexFiles, log: LogDirectory, snapshot: Snapshot, findings: Findings) -> None:
     """Finds runs that cannot be read, and runs that lack a record of the snapshot: a look-up would miss it."""
     try:
         index_list = files.newest_list()
         if index_list.is_damaged:
             raise files.damage(index_list)
+        if not index_list.exists:
+            return
+        field = field_of(log, snapshot, index_list)
     except SegmentsError as error:
         findings.add_error(error, severity=Findings.WARNING)
         return
-    for run in believed_runs(index_list, manifest, snapshot):
+    if field.fingerprint != index_list.fingerprint:
+        return  # no look-up uses it
+    what = index_list.what
+    for run in believed_runs(index_list, log.manifest(snapshot.topic), snapshot):
         place: _Place = {"partition": run.partition, "path": run.path}
         try:
-            missing = _missing_records(files.storage, run, index_list, snapshot)
+            missing = _missing_records(files.storage, run, index_list, snapshot, field)
         except FileNotFoundError:
-            message = f"A run of the index of keys is missing: its offsets are scanned. {_BUILD_AGAIN}"
+            message = f"A run of the index of {what} is missing: its offsets are scanned. {_BUILD_AGAIN}"
             findings.add(message, severity=Findings.WARNING, **place)
         except DamagedRunError as error:
-            message = f"A run of the index of keys is damaged: its offsets are scanned. {_BUILD_AGAIN}"
+            message = f"A run of the index of {what} is damaged: its offsets are scanned. {_BUILD_AGAIN}"
             findings.add(message, severity=Findings.WARNING, found=str(error), **place)
         else:
             if missing:
-                message = f"A run of the index of keys lacks records, which a look-up does not find. {_BUILD_AGAIN}"
-                findings.add(message, expected="an entry for each record with a key", found=missing, **place)
+                message = f"A run of the index of {what} lacks records, which a look-up does not find. {_BUILD_AGAIN}"
+                findings.add(message, expected="an entry for each record that has one", found=missing, **place)
 
 
-def _missing_records(storage: Storage, run: Run, index_list: IndexList, snapshot: Snapshot) -> str:
+def field_of(log: LogDirectory, snapshot: Snapshot, index_list: IndexList) -> RecordField:
+    """The field that an index is on, decoded as the index decodes it. Raises InvalidOptionError, RegistryError."""
+    if not index_list.on:
+        return KEY_FIELD
+    return log.values.field(snapshot, index_list.on, index_list.formats)
+
+
+def _missing_records(storage: Storage, run: Run, index_list: IndexList, snapshot: Snapshot, field: RecordField) -> str:
     """What a run lacks, in words; empty where it has all records of the snapshot in its offsets.
 
-    Records that have left the log since may have entries. So both sides count the records that are in the log, and sum
-    up a number of each. Memory is a byte for each offset of the run.
+    Records that have left the log since may have entries. So both sides count the entries of records that are in the
+    log, and sum up a number of each. Memory is a byte for each offset of the run.
     """
     file = RunFile(storage, run, index_list.topic_id)
     scattered = np.concatenate([part.scattered[0] for part in file.all_records()])
     is_live = np.zeros(run.end_offset - run.base_offset, np.bool_)
+    is_counted = np.ones(len(is_live), np.bool_)
+    if field.may_decode_later:  # each look-up looks at what could not be decoded, also where it can be by now
+        refused = file.find(hashes_to_find([UNDECODABLE], index_list.seed, index_list.hash_bits))
+        is_counted[refused.offsets - run.base_offset] = False
+        is_counted &= not refused.is_anywhere
     in_log, in_run = _Sum(), _Sum()
     bounds = {run.partition: ((run.base_offset, run.end_offset),)}
-    for batch in Scan(storage, snapshot, bounds, KEYS_AND_OFFSETS).batches():
-        hashes, has_key = hashes_of(batch.column("key"), index_list.seed, index_list.hash_bits)
-        offsets = batch.column("offset").to_numpy() - run.base_offset
-        counts = has_key & ~np.isin(hashes, scattered)
+    for batch in Scan(storage, snapshot, bounds, selection_of(field)).batches():
+        hashes, rows, _ = hashed_entries(field, batch, index_list.seed, index_list.hash_bits)
+        offsets = batch.column("offset").to_numpy()[rows] - run.base_offset
+        counts = ~np.isin(hashes, scattered) & is_counted[offsets]
         is_live[offsets[counts]] = True
         in_log.add(hashes[counts], offsets[counts])
     records = 0

@@ -18,7 +18,7 @@ from spark_segments.cli.command_options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, index_line, print_json, print_table, print_text, shown_hole
+from spark_segments.cli.output import FAILED, Output, index_lines, print_json, print_table, print_text, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.lake.noted import TABLES, described_tables
@@ -141,9 +141,8 @@ def _print(log: LogDir, topics: Sequence[DescribedTopic], output: Output, *, sin
             description["tables"] = described_tables(log, snapshot)
         if replica_states:
             description["states"] = replica_states
-        index = log.key_offsets.describe(snapshot) if snapshot.topic in indexed_topics else None
-        if index is not None:
-            description["key_index"] = index
+        if snapshot.topic in indexed_topics:
+            description |= log.key_offsets.describe(snapshot)
         descriptions.append(description)
     if output is Output.JSON:
         print_json(descriptions[0] if single else descriptions)
@@ -153,8 +152,8 @@ def _print(log: LogDir, topics: Sequence[DescribedTopic], output: Output, *, sin
         _print_role(snapshot)
         _print_partitions(description["partitions"], output)
         _print_states(description, snapshot)
-        if "key_index" in description:
-            print(index_line(description["key_index"]))
+        for line in index_lines(description.get("key_index"), description.get("field_indexes", {})):
+            print_text(line)
 
 
 def _print_head(description: dict[str, Any], config: TopicConfig) -> None:
