@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-MOST_NAMES = 44
-MOST_MEMBERS = 244
+MOST_NAMES = 45
+MOST_MEMBERS = 251
 
 MEMBERS = (
     (
@@ -34,8 +34,8 @@ MEMBERS = (
     (
         "Scan",
         "Records, decoded: a scan, what it reads, and the parts that tasks get",
-        "batches columns columns_of coverage decoders keys_of of of_keys of_times offsets parts read schema select "
-        "selection to_pandas to_reader to_table where",
+        "batches columns columns_of coverage decoders keys_of of of_field of_keys of_times offsets parts read schema "
+        "select selection to_pandas to_reader to_table where",
     ),
     (
         "Selection",
@@ -166,6 +166,17 @@ MEMBERS = (
         "KeyCoverage",
         "What a look-up of keys gives, and what it looked at: an index of keys is an add-on, which a scan asks",
         "runs",
+    ),
+    (
+        "KeyRanges",
+        "What a look-up of keys gives, and what it looked at: an index of keys is an add-on, which a scan asks",
+        "scanned",
+    ),
+    (
+        "RecordField",
+        "What records are looked for by: an add-on has the fields, and another one the indexes on them, which compares "
+        "how both decode",
+        "encoded fingerprint formats may_decode_later on",
     ),
     (
         "Hole",

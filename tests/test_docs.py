@@ -309,7 +309,7 @@ def test_the_python_face_fits_on_a_page_and_has_every_public_name():
     listed = {tuple(line.split("`")[1].split(".")) for line in lines}
     # What jobs and engines ask for: no user needs it.
     inside = {"storage", "defaults", "uri", "is_kafka", "manifest", "decoders", "values"}
-    inside |= {"of", "schema", "select", "parts", "read", "columns", "of_times", "of_keys", "key_bytes"}
+    inside |= {"of", "schema", "select", "parts", "read", "columns", "of_times", "of_keys", "of_field", "key_bytes"}
     of_the_core = {"snapshot", "directories", "is_there", "named", "known", "check_writable"}
     of_the_core |= {
         "note_follower",
