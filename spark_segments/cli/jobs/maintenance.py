@@ -331,7 +331,12 @@ def table(
 @with_options
 def index(
     options: JobOptions,
-    drop: bool = flag("Take the index away: the log does not need it."),
+    values: FormatOptions,
+    on: list[str] | None = option(
+        "Index a header or a field in place of keys: header.NAME, value.PATH or key.PATH; may be given again.",
+        metavar="FIELD",
+    ),
+    drop: bool = flag("Take the index away, or those --on fields: the log does not need them."),
 ) -> None:
     """Indexes the keys of topics, so that a look-up of a key reads few bytes.
 
@@ -339,17 +344,28 @@ def index(
     The index has about 10 bytes for each record with a key. It is derived: a
     look-up (`segments consume --key`) has the same records without it. What
     came since the last run is scanned, so run it as often as `maintain`,
-    which keeps the index of the topics that have one.
+    which keeps the indexes that topics have.
 
-    An erased key leaves the index in the erasure. vacuum deletes files that
-    left the index longer than file.delete.delay.ms ago.
+    --on makes a further index, for `segments consume --where`: of the values
+    of a header, or of a field of the decoded value. What decodes it is given
+    once, by --value-format and --value-schema, and the index remembers it;
+    other formats build it again. The credentials of a registry are not kept.
+
+    An erased key leaves all indexes in the erasure. vacuum deletes files that
+    left an index longer than file.delete.delay.ms ago.
 
     Example: segments index /data/log orders
-    Example: segments index /data/log orders --drop
+    Example: segments index /data/log orders --on header.trace-id
+    Example: segments index /data/log orders --on value.order.id \\
+      --value-format json --value-schema 'order struct<id bigint>'
+    Example: segments index /data/log orders --drop --on header.trace-id
     """
     from spark_segments.maintenance import index as job
 
-    options.run_and_finish(job, drop=drop)
+    formats = values.of_values()
+    if formats and not on:
+        raise InvalidOptionError("The bytes of keys are indexed, whatever their format", expected="--on value.FIELD")
+    options.run_and_finish(job, drop=drop, on=on, formats=formats or None)
 
 
 def _as_of(options: TakingOptions, by: str) -> TakingOptions:
@@ -388,7 +404,7 @@ def maintain(
     before vacuum. Topics without a table are passed over. A Delta table with
     16 or more files of a day below 16 MiB is optimized then.
 
-    The index of keys is kept for the topics that have one (`segments index`).
+    Indexes are kept for the topics that have them (`segments index`).
 
     Followers are left to their mirror; only vacuum and the index run on them.
 

@@ -50,7 +50,12 @@ class Reading:
     partition: int | None = option("Read this partition only.")
     key: str | None = option("Print the records of this key. All partitions are read.", metavar="KEY")
     all_partitions: bool = flag("With --key: read all partitions, which is the default.")
-    latest: bool = flag("With --key: print its newest record alone, as the view latest has it.")
+    where: list[str] | None = option(
+        "Print the records with this header, or field of the decoded value; again: of any of the values of a field, "
+        "and of all fields.",
+        metavar="FIELD=VALUE",
+    )
+    latest: bool = flag("With --key or --where: print the newest record of each key alone, as the view latest has it.")
     offset: str = option(
         "The first offset; -N counts from the log end; also earliest, latest, s@TIME, e@TIME.",
         "-o",
@@ -121,14 +126,14 @@ class Reading:
                 "A reader that follows, or reads in a group, ends at the log end",
                 expected="no --end-offset, --to-time, --version or e@TIME",
             )
-        has_gaps = self.tail is not None or self.key is not None or self.times is not None
+        has_gaps = self.tail is not None or self.key is not None or self.times is not None or bool(self.where)
         if self.group is not None and has_gaps:
-            expected = "no --tail, --key and --times"
+            expected = "no --tail, --key, --where and --times"
             raise InvalidOptionError("A group has read all before its positions", expected=expected)
 
     def _check_latest(self) -> None:
-        if self.latest and self.key is None:
-            raise InvalidOptionError("--latest is the newest record of a key", expected="--key")
+        if self.latest and self.key is None and not self.where:
+            raise InvalidOptionError("--latest is the newest record of a key", expected="--key or --where")
         if self.latest and (self.follow or self.tail is not None):
             raise InvalidOptionError("The newest record of a key is one record", expected="no --follow and no --tail")
 
@@ -145,6 +150,18 @@ class Reading:
         records.
         """
         return [*range(len(topic.offsets()))] if self.partition is None else [self.partition]
+
+    @property
+    def fields(self) -> dict[str, list[str]]:
+        """{field: values} of --where. Raises InvalidOptionError for a text without a value."""
+        fields: dict[str, list[str]] = {}
+        for text in self.where or []:
+            field, equals, value = text.partition("=")
+            if not equals:
+                expected = "FIELD=VALUE, such as header.trace-id=4bf92f or value.order.id=7"
+                raise InvalidOptionError("The text is no condition", expected=expected, found=text)
+            fields.setdefault(field, []).append(value)
+        return fields
 
     def only_its_key(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The records of the key. Raises InvalidOptionError where keys are of a type without text."""
@@ -224,14 +241,15 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
             columns=[*columns, "key"] if columns is not None and compares_decoded else columns,
             view="latest" if reading.latest else None,
             isolation=reading.isolation_level,
-            formats=formats if columns is None or compares_decoded else None,
+            formats=formats if columns is None or compares_decoded or reading.where else None,
             times=reading.times,
+            where=reading.fields,
         )
         if reading.key is not None and by_bytes:
             scan = scan.of_keys(asked.key_bytes(reading.key, formats), log.key_offsets)
-            is_read_once = not reading.follow and reading.tail is None
-            if is_read_once and not reading.quiet and scan.coverage is not None:
-                print(coverage_line(scan.coverage), file=sys.stderr)
+        is_read_once = not reading.follow and reading.tail is None
+        if is_read_once and not reading.quiet and scan.coverage is not None:
+            print(coverage_line(scan.coverage), file=sys.stderr)
         batches = scan.batches(threads=reading_threads(log.storage))
         if compares_decoded:
             batches = reading.only_its_key(batches)
@@ -302,12 +320,19 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     at. --latest prints the newest record alone. A key that writers put into
     several partitions themselves has one in each.
 
+    --where does the same for a header or a field of the decoded value, where
+    `segments index --on` has made an index: header.NAME=TEXT, or
+    value.PATH=VALUE with --value-format. Given again, it asks for any of the
+    values of a field, and for records that have all the fields. With --latest
+    those of the view latest are printed, which is scanned.
+
     Example: segments consume /data/log orders -n 10 \\
       --from-time "2 hours ago" --property print.key=true
     Example: segments consume /data/log orders -o -10 -f '%p %o %k %v\\n'
     Example: segments consume /data/log orders --follow --group audit
     Example: segments consume /data/log orders --key ada@example.org
     Example: segments consume /data/log orders --key ada@example.org --latest
+    Example: segments consume /data/log orders --where header.trace-id=4bf92f
     Example: segments consume /data/log orders --times yesterday..today --count
     """
     log = location.open()
