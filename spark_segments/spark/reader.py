@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from spark_segments.execution import Versioned
 from spark_segments.log.directory import LogDirectory
-from spark_segments.log.key_offsets import Key
 from spark_segments.log.manifest.state.snapshot import Snapshot
 from spark_segments.log.reading.across import ViewPart
 from spark_segments.log.reading.clip import borders
@@ -83,17 +82,24 @@ class Reader(Versioned, DataSourceReader):
         if self._options.fail_on_data_loss:
             for scan in scans:
                 check_holes(scan.snapshot, scan.offsets)
-        keys = self._options.keys
-        return scans if keys is None else self._of_keys(scans, keys)
-
-    def _of_keys(self, scans: Sequence[Scan], keys: Sequence[Key]) -> list[Scan]:
-        """The scans of these keys alone. The index of a topic's keys is asked here, on the driver."""
+        if self._options.keys is None and not self._options.where:
+            return scans
         location = self._options.location
         log = LogDirectory.open(location.uri, location.storage_options)
-        formats = self._options.formats
-        return [
-            scan.of_keys(log.values.key_bytes(scan.snapshot.topic, keys, formats), log.key_offsets) for scan in scans
-        ]
+        return [self._looked_up(scan, log) for scan in scans]
+
+    def _looked_up(self, scan: Scan, log: LogDirectory) -> Scan:
+        """The scan of the records alone with these keys and fields. The indexes of a topic are asked here, on the
+        driver.
+        """
+        options = self._options
+        if options.keys is not None:
+            keys = log.values.key_bytes(scan.snapshot.topic, options.keys, options.formats)
+            scan = scan.of_keys(keys, log.key_offsets)
+        for on, values in options.where.items():
+            field = log.values.field(scan.snapshot, on, options.formats)
+            scan = scan.of_field(field, field.encoded(values), log.key_offsets)
+        return scan
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task. PySpark 4.0 reads None where there are no partitions."""

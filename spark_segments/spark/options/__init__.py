@@ -7,7 +7,7 @@ kafka.bootstrap.servers, are ignored, so that a job moves here by its format and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from spark_segments.config import READ_COMMITTED, READ_UNCOMMITTED
@@ -21,6 +21,7 @@ from spark_segments.spark.options.keys import keys_of
 from spark_segments.spark.options.limits import EARLIEST, LATEST_OFFSET, Limit, check_order, limit_of, refuse_word
 from spark_segments.spark.options.option_values import STORAGE_PREFIX, OptionValues
 from spark_segments.spark.options.topics import TOPIC_OPTIONS, Topics, topics_of
+from spark_segments.spark.options.where import Values, fields_of
 
 # What Spark's Kafka connector refuses, and what to do instead.
 _BINARY = "Keys and values come as binary: cast or parse them in the query"
@@ -43,6 +44,7 @@ _NO_END = "A stream has no end: stop the query, or start it with trigger(availab
 _NO_PAST = "A stream reads the topic as it grows; startingOffsets and startingTimestamp say where it begins"
 _NO_TIMES = "Filter the column timestamp in the query; startingTimestamp says where a stream begins"
 _NO_KEYS = 'Filter the stream: .where("key IN (…)")'
+_NO_WHERE = "Filter the stream by the column headers, or by the fields of its values"
 _NO_VIEW = "Aggregate in the query, as by max_by(value, offset) for each key"
 _REFUSED_BY_STREAMS = {
     "endingOffsets": _NO_END,
@@ -53,6 +55,7 @@ _REFUSED_BY_STREAMS = {
     "times": _NO_TIMES,
     "view": _NO_VIEW,
     "keys": _NO_KEYS,
+    "where": _NO_WHERE,
 }
 
 LATEST_VIEW = "latest"
@@ -83,6 +86,7 @@ READER_OPTIONS = (
     "view",
     "includeTombstones",
     "keys",
+    "where",
     *TRIGGER_OPTIONS,
     *VALUE_OPTIONS,
 )
@@ -121,7 +125,8 @@ class ReadOptions:
 
     `version` or `timestamp_ms` say as of when the topic is read. `latest`: the newest record of each key alone.
     `times`: the records with a timestamp in this range alone. `keys`: the records of these keys alone, as bytes, or as
-    text or numbers in the format of the topic's keys.
+    text or numbers in the format of the topic's keys. `where`: the records alone of which each of these fields has one
+    of its values.
     """
 
     location: LogDirLocation
@@ -142,6 +147,7 @@ class ReadOptions:
     include_tombstones: bool = True
     times: TimeRange | None = None
     keys: tuple[Key, ...] | None = None
+    where: Mapping[str, Values] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +250,7 @@ def load_options(options: Mapping[str, str], default_start: int = EARLIEST) -> R
         isolation_level=values.choice("isolation.level", (READ_UNCOMMITTED, READ_COMMITTED), READ_UNCOMMITTED),
         formats=_formats(values),
         keys=keys_of(values),
+        where=fields_of(values),
     )
 
 
