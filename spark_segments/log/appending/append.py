@@ -24,12 +24,13 @@ from spark_segments.log.manifest.manifest import Manifest
 from spark_segments.log.manifest.operation import Operation
 from spark_segments.log.manifest.rows import Partition, Segment
 from spark_segments.log.manifest.state.snapshot import Snapshot
+from spark_segments.log.manifest.state.topic_log import TableState
 from spark_segments.log.manifest.topic_row import TopicRow
 from spark_segments.log.manifest.transaction import AnyTransaction, Transaction, checked
 from spark_segments.storage import Storage
 
 if TYPE_CHECKING:  # these need kernels, which a planner's process does not
-    from spark_segments.log.appending.appender import Chunks, ProducerOptions, Target
+    from spark_segments.log.appending.appender import Appender, Chunks, ProducerOptions, Target
     from spark_segments.log.appending.caller_rows import Rows
     from spark_segments.log.typed import Encoders
 
@@ -50,36 +51,68 @@ def append(
     """Appends rows in one commit. Takes, returns and raises what `Topic.append` says. `topic_row`: as in
     `append_plan`.
     """
-    from spark_segments.log.appending.appender import Appender, Chunks
+    from spark_segments.log.appending.appender import Chunks
 
     log.check_writable()
-    tries_again = not hasattr(rows, "__next__")  # else the rows can be read once only
     with log.hinting(topic) as manifest:
-        state = manifest.state_for_commit(is_latest=not tries_again)
+        tries = _Tries.of(manifest, can_repeat=not hasattr(rows, "__next__"))  # an iterator can be read once only
         while True:
-            try:
-                state.snapshot.check_role(Operation.APPEND)
-                target = _target(log, state.snapshot)
-                with Appender(log.storage, {topic: target}.__getitem__, topic=topic, options=options) as appender:
-                    for batch in _stored_batches(log, topic, rows, formats or {}):
-                        appender.write(batch)
-                    # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
-                    written = appender.close() or [Chunks(topic, target.topic_id)]
+            with tries as state, _appender(log, state.snapshot, options) as appender:
+                for batch in _stored_batches(log, topic, rows, formats or {}):
+                    appender.write(batch)
+                # No rows are an append, too: their transaction is recorded, and a repeat with rows adds nothing.
+                written = appender.close() or [Chunks(topic, state.snapshot.topic_id)]
                 segments = with_records(written)
                 if not segments and txn is None:
                     return {}
                 plan = append_plan(manifest, segments, written, log.defaults, topic_row=topic_row)
                 return appended_offsets(manifest.commit(plan, txn=txn, state=state))
-            except (StorageError, UnknownOutcomeError):
-                raise  # not for the state's age: and after an unknown outcome the rows may be in the log
-            except SegmentsError:
-                # A trusted state may be some seconds old: the topic can have other settings, or be another one, by now.
-                # So the rows are written once more for the latest state, where there is a later one.
-                latest = manifest.newer_state(state) if tries_again else None
-                if latest is None:
-                    raise
-                state = latest
-                tries_again = False
+
+
+@dataclasses.dataclass(slots=True)
+class _Tries:
+    """The states that an append is tried on: at first one that may be some seconds old, then the latest.
+
+    As a context manager it gives the state of a try. It holds back the error of a try where a later state may have
+    another answer: the topic can have other settings, or be another one, by now. Then the caller tries again.
+
+        trusted state ──▶ rows written ──▶ refused ──▶ latest state ──▶ rows written ──▶ committed, or an error
+    """
+
+    manifest: Manifest
+    state: TableState
+    can_repeat: bool
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, can_repeat: bool) -> _Tries:
+        # Rows that can be read once only are written for the latest state at once.
+        return cls(manifest, manifest.state_for_commit(is_latest=not can_repeat), can_repeat)
+
+    def __enter__(self) -> TableState:
+        return self.state
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not self.can_repeat or not isinstance(error, SegmentsError):
+            return False
+        # The age of the state is no reason for these. After an unknown outcome the rows may be in the log: a second try
+        # could append them twice.
+        if isinstance(error, StorageError | UnknownOutcomeError):
+            return False
+        latest = self.manifest.newer_state(self.state)
+        if latest is None:
+            return False
+        self.state = latest
+        self.can_repeat = False
+        return True
+
+
+def _appender(log: LogDirectory, snapshot: Snapshot, options: ProducerOptions | None) -> Appender:
+    """An appender to the topic of a snapshot. Raises NotLeaderError where that takes no appends."""
+    from spark_segments.log.appending.appender import Appender
+
+    snapshot.check_role(Operation.APPEND)
+    target = _target(log, snapshot)
+    return Appender(log.storage, {snapshot.topic: target}.__getitem__, topic=snapshot.topic, options=options)
 
 
 def _stored_batches(log: LogDirectory, topic: str, rows: Rows, formats: Mapping[str, str]) -> Iterable[pa.RecordBatch]:
