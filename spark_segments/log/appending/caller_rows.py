@@ -170,24 +170,44 @@ def record_batches(data: Any, formats: Mapping[str, str]) -> Iterable[pa.RecordB
     A column, key or value, that `formats` will encode may hold anything: it has one type, that of all rows, so that the
     rows of a generator are all in memory then.
     """
-    names = {name.lower() for name in formats}
-    typed = [name for name in ("key", "value") if f"{name}.format" in names]
+    typed = _typed_columns(formats)
     if isinstance(data, pa.RecordBatch):
         return [data]
     if isinstance(data, pa.Table):
         return _batches(data)
     if isinstance(data, Sequence) and data and isinstance(data[0], Mapping):
         return [rows_of(data, typed)]
-    if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "itertuples"):
-        try:
-            return _batches(pa.Table.from_pandas(data, preserve_index=False))
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InvalidRecordError(f"The rows are no records: {reason_of(error)}", hint=WRITER_HINT) from None
+    if _is_pandas(data):
+        return _batches(_table_of_pandas(data))
+    return _batches_of(_items(data), typed)
+
+
+def _typed_columns(formats: Mapping[str, str]) -> list[str]:
+    """Of key and value the columns that a format encodes."""
+    names = {name.lower() for name in formats}
+    return [name for name in ("key", "value") if f"{name}.format" in names]
+
+
+def _is_pandas(data: Any) -> bool:
+    """Whether this is a DataFrame of pandas, which need not be installed."""
+    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "itertuples")
+
+
+def _table_of_pandas(frame: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidRecordError(f"The rows are no records: {reason_of(error)}", hint=WRITER_HINT) from None
+
+
+def _items(data: Any) -> Iterable[Any]:
+    """What gives record batches, or dicts, one after the other. Raises InvalidRecordError for data that gives none."""
+    items: Iterable[Any] = data
     if hasattr(data, "__arrow_c_stream__"):
-        data = pa.RecordBatchReader.from_stream(data)
-    if isinstance(data, Mapping | str | bytes) or not hasattr(data, "__iter__"):
+        items = pa.RecordBatchReader.from_stream(data)
+    elif isinstance(data, Mapping | str | bytes) or not hasattr(data, "__iter__"):
         raise _no_rows(data)
-    return _batches_of(data, typed)
+    return items
 
 
 def _batches_of(rows: Iterable[Any], typed: Collection[str]) -> Iterator[pa.RecordBatch]:

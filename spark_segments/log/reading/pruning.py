@@ -60,20 +60,23 @@ def offsets_of_condition(
     """
     if is_view and Eras.of(snapshot) is not None:
         return offsets
-    rule = _Condition(
-        condition, pa.schema([*schema, *(field for field in RECORD_SCHEMA if field.name not in schema.names)])
-    )
+    rule = _Condition.of(condition, schema)
     offsets = {number: ranges for number, ranges in offsets.items() if ranges and rule.can_hold_in(number)}
     if not offsets:
         return {}
+    offsets = _of_offsets(offsets, rule, is_view=is_view)
+    if rule.holds_before_all_times() and (is_view or rule.holds_after_all_times()):
+        return offsets  # of any time
+    return _of_times(storage, snapshot.narrowed(offsets), offsets, rule, is_view=is_view)
+
+
+def _of_offsets(offsets: Offsets, rule: _Condition, *, is_view: bool) -> Offsets:
+    """The offsets from the first to the last for which the condition can hold, whatever the partition."""
     least = min(ranges[0][0] for ranges in offsets.values())
     most = max(ranges[-1][1] for ranges in offsets.values())
     first = _last_where(partial(rule.none_below, "offset"), least, most)
     end = most if is_view else _first_where(partial(rule.none_from, "offset"), first, most)
-    offsets = {number: within(ranges, first, end) for number, ranges in offsets.items()}
-    if rule.holds_before_all_times() and (is_view or rule.holds_after_all_times()):
-        return offsets  # of any time
-    return _of_times(storage, snapshot.narrowed(offsets), offsets, rule, is_view=is_view)
+    return {number: within(ranges, first, end) for number, ranges in offsets.items()}
 
 
 def _of_times(storage: Storage, snapshot: Snapshot, offsets: Offsets, rule: _Condition, *, is_view: bool) -> Offsets:
@@ -100,6 +103,12 @@ class _Condition:
 
     expression: pc.Expression
     schema: pa.Schema
+
+    @classmethod
+    def of(cls, expression: pc.Expression, schema: pa.Schema) -> _Condition:
+        """A condition over the columns of a schema, to which the columns of a record are added that it lacks."""
+        others = [field for field in RECORD_SCHEMA if field.name not in schema.names]
+        return cls(expression, pa.schema([*schema, *others]))
 
     def can_hold(self, guarantee: pc.Expression) -> bool:
         fragment = _FORMAT.make_fragment("", _FILES, partition_expression=guarantee)

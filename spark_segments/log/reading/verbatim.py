@@ -84,28 +84,30 @@ class FetchedBatches:
 
 @dataclass(slots=True)
 class _Fetch:
-    """What a read has taken so far. `epochs`: for batches without one. `left_bytes`: what it may still take.
-    `next_offset`, `place`: as in `FetchedBatches`.
+    """What a read asks for, and what it has taken so far. `epochs`: for batches without one. `left_bytes`: what it may
+    still take; `at_least_one`: a first batch that is larger, too. `next_offset`, `place`: as in `FetchedBatches`.
     """
 
     epochs: LeaderEpochs | None
+    end_offset: int
     left_bytes: int
+    at_least_one: bool
     next_offset: int
     place: Place | None
     data: list[np.ndarray] = field(default_factory=list)
     pieces: list[Window] = field(default_factory=list)
     are_as_read: bool = True
 
-    def take(self, window: Window, base_offset: int, end_offset: int, *, at_least_one: bool) -> bool:
+    def take(self, window: Window, base_offset: int) -> bool:
         """Takes the batches of a window of a segment that have offsets in [`next_offset`, `end_offset`), as far as they
         fit. Returns whether to go on with the window behind it.
 
         The segment begins at `base_offset`: the first batch may begin below it, and is cut there.
         """
-        batches = window.between(self.next_offset, end_offset)
+        batches = window.between(self.next_offset, self.end_offset)
         sizes = batches.batches.size.cumsum()
         fits = int(np.searchsorted(sizes, self.left_bytes, side="right"))
-        fits = max(fits, int(at_least_one))
+        fits = max(fits, int(self.at_least_one and not self.data))
         taken = batches if fits >= len(sizes) else batches.take(slice(0, fits))
         for piece in trimmed(taken, base_offset):
             piece_bytes, _ = rebased(piece, self.epochs)
@@ -199,26 +201,27 @@ class PartitionLog:
         `most_files`. `place`: as an earlier read of this partition gave it. The CRC of each batch is checked. Raises
         CorruptBatchError and MissingFileError.
         """
-        fetch = _Fetch(self._epochs, max_bytes, offset, place)
-        first = self._first(offset)
+        fetch = _Fetch(self._epochs, end_offset, max_bytes, at_least_one, offset, place)
         try:
-            for number in range(first, len(self._ends)):
-                segment = self._segment(number)
-                if segment.base_offset >= end_offset or (fetch.data and number - first >= most_files):
-                    break
-                start = max(fetch.next_offset, segment.base_offset)
-                for window in self._windows(segment, start, fetch.left_bytes, fetch.place):
-                    goes_on = fetch.take(
-                        window, segment.base_offset, end_offset, at_least_one=at_least_one and not fetch.data
-                    )
-                    if not goes_on:
-                        return fetch.batches()
-                # Compaction may have left out what follows its last batch: the read has passed that, too.
-                fetch.next_offset = max(fetch.next_offset, min(segment.next_offset, end_offset))
+            self._fill(fetch, most_files)
         except (CorruptBatchError, MissingFileError):
             if not fetch.data:  # batches before the damage are returned; the next read raises the error
                 raise
         return fetch.batches()
+
+    def _fill(self, fetch: _Fetch, most_files: int) -> None:
+        """Has a read take batches of one segment after the other, as far as it goes."""
+        first = self._first(fetch.next_offset)
+        for number in range(first, len(self._ends)):
+            segment = self._segment(number)
+            if segment.base_offset >= fetch.end_offset or (fetch.data and number - first >= most_files):
+                return
+            start = max(fetch.next_offset, segment.base_offset)
+            for window in self._windows(segment, start, fetch.left_bytes, fetch.place):
+                if not fetch.take(window, segment.base_offset):
+                    return
+            # Compaction may have left out what follows its last batch: the read has passed that, too.
+            fetch.next_offset = max(fetch.next_offset, min(segment.next_offset, fetch.end_offset))
 
     def _windows(self, segment: Segment, start: int, wanted_bytes: int, place: Place | None) -> Iterator[Window]:
         """The batches of a segment from the one that holds `start` on: of about `wanted_bytes` at first, then more.
