@@ -211,14 +211,9 @@ class KafkaDirectory:
         self, topic: str, recovered: Sequence[RecoveredPartition], notes: Sequence[Note], cleaned: Mapping[int, int]
     ) -> KafkaSnapshot:
         """The topic of these partitions. A partition without a topic id has that of the others."""
-        ids = [partition.partition.topic_id for partition in recovered]
-        topic_id = next((name for name in ids if name != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
-        report = RecoveryReport(
-            tuple(cut for partition in recovered for cut in partition.log.cuts),
-            (*notes, *(note for partition in recovered for note in partition.log.notes)),
-            tuple(overlap for partition in recovered for overlap in partition.log.overlaps),
-        )
-        segments = [replace(row, topic_id=topic_id) for partition in recovered for row in partition.log.segments]
+        topic_id = _topic_id(recovered)
+        logs = [partition.log for partition in recovered]
+        segments = [replace(row, topic_id=topic_id) for log in logs for row in log.segments]
         return KafkaSnapshot(
             topic=topic,
             version=0,
@@ -227,9 +222,9 @@ class KafkaDirectory:
             committed_ms=max((row.created_ms for row in segments), default=0),
             partitions=Partition.table(replace(partition.partition, topic_id=topic_id) for partition in recovered),
             states=Eras.unknown(TopicRow(topic_id, {})).states,
-            offset_indexes=_merged(partition.log.offset_indexes for partition in recovered),
-            aborted=_merged(partition.log.aborted for partition in recovered),
-            report=report,
+            offset_indexes=_merged(log.offset_indexes for log in logs),
+            aborted=_merged(log.aborted for log in logs),
+            report=RecoveryReport.of(logs, notes),
             cleaned=cleaned,
             is_replicated=self._high_watermarks is not None,
         ).holding(Segment.table(segments))
@@ -246,6 +241,12 @@ class KafkaDirectory:
             notes.append(Note(topic, None, name, f"{error.message}; the log is opened without it"))
             return {}
         return {partition: offset for (of_topic, partition), offset in offsets.items() if of_topic == topic}
+
+
+def _topic_id(recovered: Sequence[RecoveredPartition]) -> str:
+    """The first topic id that a partition has; Kafka's zero where none has."""
+    ids = (partition.partition.topic_id for partition in recovered)
+    return next((topic_id for topic_id in ids if topic_id != ZERO_TOPIC_ID), ZERO_TOPIC_ID)
 
 
 def is_kafka_directory(storage: Storage) -> bool:

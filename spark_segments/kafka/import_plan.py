@@ -242,11 +242,11 @@ def plan_import(
         first = here.log_end_offset if is_over else 0
         tasks = [_task(current, kafka, row, max(row.base_offset, first)) for row in above_start]
         return PartitionPlan(tuple(tasks), replaces_all=True, adopts_cleaning=True, is_over=is_over)
-    tasks = list(_new(current, kafka, number, comparison.identical))
+    tasks = _new(current, kafka, number, comparison.identical)
     return PartitionPlan(tuple(tasks), replaces_all=False, adopts_cleaning=comparison.identical)
 
 
-def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> Iterable[SegmentCopy]:
+def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> list[SegmentCopy]:
     """Segments beyond the log end here; again the segment that was active at the last import, if it lost nothing.
 
     Where Kafka's segment ends below that of the last import, the segments behind it have the rest: those of another
@@ -256,22 +256,31 @@ def _new(current: Snapshot, kafka: KafkaSnapshot, number: int, alike: bool) -> I
         grew        |==========|==========|=====|        the active segment is copied again, in the place of the row
         elsewhere   |==========|====|========|=====|     copied from the log end on, the row stays
     """
-    live = current.live_of(number)
     log_end = current.partition(number).log_end_offset
-    log_start = kafka.partition(number).log_start_offset
-    is_first = alike and not live
+    newest_end = max(log_end, kafka.partition(number).log_start_offset)
+    live = current.live_of(number)
+    if alike and not live:
+        return _first(current, kafka, number, newest_end)
+    tasks = []
+    active = live[-1] if alike and live[-1].state == Segment.CHUNK else None
     for row in kafka.live_of(number):
-        was_active = bool(live) and live[-1].state == Segment.CHUNK and live[-1].base_offset == row.base_offset
-        again = alike and was_active and row.next_offset >= live[-1].next_offset
-        is_rolled = again and row.state != Segment.CHUNK  # its sidecars got their last entries
-        is_empty = row.next_offset == row.base_offset and is_first
-        is_new = row.next_offset > max(log_end, log_start)
-        if again and (is_new or is_rolled):
-            yield _task(current, kafka, row, row.base_offset, (live[-1],))
-        elif is_new or is_empty:
+        is_new = row.next_offset > newest_end
+        if active is not None and row.base_offset == active.base_offset and row.next_offset >= active.next_offset:
+            is_rolled = row.state != Segment.CHUNK  # its sidecars got their last entries
+            if is_new or is_rolled:
+                tasks.append(_task(current, kafka, row, row.base_offset, (active,)))
+        elif is_new:
             # A segment over the log end here is copied from the log end on: its first records are here already, and
             # would else be in the log twice.
-            yield _task(current, kafka, row, row.base_offset if is_first else max(row.base_offset, log_end))
+            tasks.append(_task(current, kafka, row, max(row.base_offset, log_end)))
+    return tasks
+
+
+def _first(current: Snapshot, kafka: KafkaSnapshot, number: int, newest_end: int) -> list[SegmentCopy]:
+    """Whole segments for a partition without any: those with new records, and segments that are empty by now."""
+    rows = kafka.live_of(number)
+    new_rows = [row for row in rows if row.next_offset > newest_end or row.next_offset == row.base_offset]
+    return [_task(current, kafka, row, row.base_offset) for row in new_rows]
 
 
 def _task(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_segments.errors import LogDirError
 from spark_segments.format.file_names import LOG_SUFFIX
@@ -65,33 +65,61 @@ def choose_files(listing: Iterable[FileInfo], next_offset: Callable[[FileInfo], 
     below the `.swap`'s shows that the swap was not complete; else it replaces all segments in its offset range.
     `next_offset` gives the offset after the last offset of a `.log.swap`.
     """
-    names = {file_name(info): info for info in listing}
-    passed_over: list[tuple[FileInfo, str]] = []
+    files = _Files({file_name(info): info for info in listing})
+    deleted = [name for name in files.names if name.endswith(DELETED_SUFFIX)]
+    files.leave_out(deleted, "deleted before the broker stopped")
+    _leave_out_unfinished(files)
+    _leave_out_replaced(files, next_offset)
+    logs = [(base, files.names[name]) for name, base in files.base_offsets().items() if is_log_name(name)]
+    logs.sort(key=lambda log: (log[0], log[1].path))
+    return ChosenFiles(tuple(logs), files.names, tuple(files.passed_over))
 
-    def drop(chosen: list[str], reason: str) -> None:
-        passed_over.extend((names.pop(name), reason) for name in sorted(chosen))
 
-    drop([name for name in names if name.endswith(DELETED_SUFFIX)], "deleted before the broker stopped")
-    offsets = {name: base_offset(name) for name in names}
-    bases = {name: base for name, base in offsets.items() if base is not None}
-    cleaned = {name: base for name, base in bases.items() if name.endswith(CLEANED_SUFFIX)}
-    swaps = {name: base for name, base in bases.items() if name.endswith(SWAP_SUFFIX)}
-    lowest_cleaned = min(cleaned.values(), default=None)
-    if lowest_cleaned is not None:
-        unfinished = [name for name, base in swaps.items() if base >= lowest_cleaned]
-        drop(unfinished, "part of a split that did not come to its end")
-        drop(list(cleaned), "the cleaner did not come to its end")
-        swaps = {name: base for name, base in swaps.items() if name in names}
+@dataclass(slots=True)
+class _Files:
+    """The files of a directory by name, and those that were left out of them so far and why."""
+
+    names: dict[str, FileInfo]
+    passed_over: list[tuple[FileInfo, str]] = field(default_factory=list)
+
+    def base_offsets(self, suffix: str = "") -> dict[str, int]:
+        """{name: base offset} of the segments' files whose names end with `suffix`."""
+        offsets = {name: base_offset(name) for name in self.names if name.endswith(suffix)}
+        return {name: base for name, base in offsets.items() if base is not None}
+
+    def leave_out(self, names: Iterable[str], reason: str) -> None:
+        self.passed_over.extend((self.names.pop(name), reason) for name in sorted(names))
+
+
+def _leave_out_unfinished(files: _Files) -> None:
+    """Leaves out what a killed cleaner had not finished: `.cleaned` files, and each `.swap` of the same split.
+
+    A cleaner renames the parts of a split one by one, the last part first:
+
+        0.cleaned   100.cleaned   200.swap      killed in between: the segments that they replace still count
+        0.swap      100.swap      200.swap      all are renamed: from here on the .swap files count
+    """
+    cleaned = files.base_offsets(CLEANED_SUFFIX)
+    if not cleaned:
+        return
+    lowest_cleaned = min(cleaned.values())
+    unfinished = [name for name, base in files.base_offsets(SWAP_SUFFIX).items() if base >= lowest_cleaned]
+    files.leave_out(unfinished, "part of a split that did not come to its end")
+    files.leave_out(cleaned, "the cleaner did not come to its end")
+
+
+def _leave_out_replaced(files: _Files, next_offset: Callable[[FileInfo], int]) -> None:
+    """Leaves out what the remaining `.swap` files replace: the segments in their range, and files of their names."""
+    swaps = files.base_offsets(SWAP_SUFFIX)
     swapped_logs = [name for name in swaps if is_log_name(name)]
     # A killed cleaner leaves the segments that the .swap files replace beside them: both would be read.
     if swapped_logs:
         first = min(swaps[name] for name in swapped_logs)
-        end = max(next_offset(names[name]) for name in swapped_logs)
-        replaced = [name for name in names if name in bases and name not in swaps and first <= bases[name] < end]
-        drop(replaced, "compacted into a .swap file")
-    drop([name for name in names if name + SWAP_SUFFIX in swaps], "replaced by a .swap file")
-    logs = [(bases[name], info) for name, info in names.items() if is_log_name(name)]
-    return ChosenFiles(tuple(sorted(logs, key=lambda log: (log[0], log[1].path))), names, tuple(passed_over))
+        end = max(next_offset(files.names[name]) for name in swapped_logs)
+        bases = files.base_offsets()
+        replaced = [name for name, base in bases.items() if name not in swaps and first <= base < end]
+        files.leave_out(replaced, "compacted into a .swap file")
+    files.leave_out([name for name in files.names if name + SWAP_SUFFIX in swaps], "replaced by a .swap file")
 
 
 class ChangingPartitionError(LogDirError):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,3 +124,10 @@ class RecoveryReport:
     cuts: tuple[Cut, ...] = ()
     notes: tuple[Note, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
+
+    @classmethod
+    def of(cls, logs: Sequence[RecoveredLog], notes: Sequence[Note]) -> RecoveryReport:
+        """The report of the logs of a topic; `notes` are of the directory above them."""
+        cuts = [cut for log in logs for cut in log.cuts]
+        overlaps = [overlap for log in logs for overlap in log.overlaps]
+        return cls(tuple(cuts), (*notes, *(note for log in logs for note in log.notes)), tuple(overlaps))

@@ -128,22 +128,23 @@ class Leader:
         # A number alone names no version: a log directory that a backup brought back counts on from an older one, and
         # the follower would pass for a past state of other records. The commit's id names it.
         version = role.source.version
-        facts = self.manifest.facts(version) if version <= latest.version else None
+        has_version = version <= latest.version
+        facts = self.manifest.facts(version) if has_version else None
         if facts is not None and facts.commit_id == role.source.commit_id:
             return Lineage(version, is_certain=True)
+        # The leader's log keeps the commits of its last versions only, so an old one is believed by its place.
+        is_forgotten = has_version and facts is None
         same_place = role.source.uri == self.uri
+        if is_forgotten and same_place:
+            return Lineage(version, is_certain=False)
         if latest.topic_id != follower.topic_id:
-            if same_place and facts is None and version <= latest.version:
-                return Lineage(version, is_certain=False)
             if same_place:
                 return Lineage(BEGAN_ANEW, is_certain=True)
             raise self._other(f"topic id {follower.topic_id}", latest.topic_id)
-        if facts is not None or version > latest.version:
-            found = "no such version" if facts is None else f"commit id {facts.commit_id}"
-            raise self._other(f"commit id {role.source.commit_id} at version {version}", found)
-        if not same_place:
+        if is_forgotten:
             raise self._other(f"the leader in {role.source.uri}", "a log without that version")
-        return Lineage(version, is_certain=False)
+        found = "no such version" if facts is None else f"commit id {facts.commit_id}"
+        raise self._other(f"commit id {role.source.commit_id} at version {version}", found)
 
     def _other(self, expected: str, found: str) -> LogDirError:
         return LogDirError(
