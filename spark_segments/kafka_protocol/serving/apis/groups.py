@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from spark_segments.errors import SegmentsError
 from spark_segments.kafka_protocol.serving.api_call import NODE_ID, Api, Call
-from spark_segments.kafka_protocol.serving.group_members import DEAD, EMPTY, RefusedError
+from spark_segments.kafka_protocol.serving.group_members import DEAD, EMPTY, Member, RefusedError
 from spark_segments.kafka_protocol.serving.messages import Each
 
 _GROUP = 0
@@ -73,38 +73,41 @@ def _describe_groups(call: Call) -> dict[str, Any]:
 def _described(call: Call, name: str) -> dict[str, Any]:
     state, kind, protocol, members = call.coordinator.describe(name)
     code = ErrorCode.none
-    message = None
     if state in (DEAD, EMPTY):
-        try:
-            group = call.group(name)
-            has_positions = group is not None and bool(group.positions())
-            state = EMPTY if has_positions or state == EMPTY else DEAD
-        except RefusedError as error:
-            code = error.code
-        except SegmentsError as error:
-            call.warnings.append(f"group {name}: {error}")
-            code = ErrorCode.coordinator_not_available
-    if state == DEAD and code is ErrorCode.none and call.request.api_version >= _NOT_FOUND:
-        code = ErrorCode.group_id_not_found
-        message = f"Group {name} is not there"
+        state, code = _stored_state(call, name, state)
+    is_not_found = state == DEAD and code is ErrorCode.none and call.request.api_version >= _NOT_FOUND
     return {
-        "error_code": code,
-        "error_message": message,
+        "error_code": ErrorCode.group_id_not_found if is_not_found else code,
+        "error_message": f"Group {name} is not there" if is_not_found else None,
         "group_id": name,
         "group_state": state,
         "protocol_type": kind or ("consumer" if state == EMPTY else ""),
         "protocol_data": protocol,
-        "members": [
-            {
-                "member_id": member.id,
-                "group_instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "member_metadata": member.metadata(protocol),
-                "member_assignment": member.assignment,
-            }
-            for member in members
-        ],
+        "members": [_member_fields(member, protocol) for member in members],
+    }
+
+
+def _stored_state(call: Call, name: str, state: str) -> tuple[str, ErrorCode]:
+    """(the state of a group without members here, why it cannot be read): a group with positions is empty, not dead."""
+    try:
+        group = call.group(name)
+        has_positions = group is not None and bool(group.positions())
+    except RefusedError as error:
+        return state, error.code
+    except SegmentsError as error:
+        call.warnings.append(f"group {name}: {error}")
+        return state, ErrorCode.coordinator_not_available
+    return EMPTY if has_positions or state == EMPTY else DEAD, ErrorCode.none
+
+
+def _member_fields(member: Member, protocol: str) -> dict[str, Any]:
+    return {
+        "member_id": member.id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.metadata(protocol),
+        "member_assignment": member.assignment,
     }
 
 

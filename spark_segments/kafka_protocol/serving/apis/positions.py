@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -24,12 +24,13 @@ _AGAIN_SECONDS = 0.02  # until a commit looks again whether the one before it ha
 def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
     """OffsetCommit: positions of a group, kept in the log directory. One commit there for a request."""
     topics = [*distinct_partitions(call.request.body.topics, "name", "partitions", "partition_index")]
-    positions: dict[tuple[str, int], Position] = {}
-    codes = {
-        (topic.name, partition.partition_index): code
+    answers = {
+        (topic.name, partition.partition_index): answer
         for topic, partitions in topics
-        for partition, code in zip(partitions, _checked(call, topic.name, partitions, positions), strict=True)
+        for partition, answer in zip(partitions, _answers(call, topic.name, partitions), strict=True)
     }
+    positions = {key: answer for key, answer in answers.items() if isinstance(answer, Position)}
+    codes = {key: ErrorCode.none if key in positions else answer for key, answer in answers.items()}
     try:
         failure = _commit(call, positions)
     except CommitUnderWayError:
@@ -48,33 +49,25 @@ def _offset_commit(call: Call) -> dict[str, Any] | NotYet:
     }
 
 
-def _checked(
-    call: Call, topic: str, partitions: Sequence[Any], positions: dict[tuple[str, int], Position]
-) -> Iterator[ErrorCode]:
-    """Of each partition, why it gets no position; none where it is added to `positions`."""
+def _answers(call: Call, topic: str, partitions: Sequence[Any]) -> list[Position | ErrorCode]:
+    """Of each partition its new position, or why it gets none."""
     view, code = call.topic(topic)
-    if view is not None and any(_is_beyond(view, partition) for partition in partitions):
+    if view is None:
+        return [code] * len(partitions)
+    if any(_is_beyond(view, partition) for partition in partitions):
         # Another server may have shown what was appended since.
         view = call.views.topic(topic, is_newest=True) or view
-    for partition in partitions:
-        if view is None:
-            yield code
-            continue
-        failure = _failure(call, view, partition)
-        if failure is ErrorCode.none:
-            positions[topic, partition.partition_index] = _position(view, partition)
-        yield failure
+    return [_answer(call, view, partition) for partition in partitions]
 
 
-def _failure(call: Call, view: ServedTopic, partition: Any) -> ErrorCode:
-    """Why a partition gets no position, none where it may."""
+def _answer(call: Call, view: ServedTopic, partition: Any) -> Position | ErrorCode:
     if partition.partition_index not in view.partitions:
         return ErrorCode.unknown_topic_or_partition
     if len((partition.committed_metadata or "").encode()) > call.limits.metadata_bytes:
         return ErrorCode.offset_metadata_too_large
     if partition.committed_offset < 0 or _is_beyond(view, partition):
         return ErrorCode.offset_out_of_range
-    return ErrorCode.none
+    return _position(view, partition)
 
 
 def _position(view: ServedTopic, partition: Any) -> Position:
