@@ -89,13 +89,18 @@ def promote(
     if all(result is None for result in results):
         raise InvalidOptionError("No topic here is a follower", expected="the names of topics", found="none")
     for topic, result in zip(names, results, strict=True):
-        if isinstance(result, Exception):
-            report.add(topic, None, Report.FAILED, error=str(result))
-        elif result is not None:
-            report.add(topic, None, result.action, **result.to_dict())
-            for warning in result.warnings:
-                report.warn(f"{topic}: {warning}")
+        _add(report, topic, result)
     return report.finish()
+
+
+def _add(report: Report, topic: str, result: PromotionResult | Exception | None) -> None:
+    """Adds a topic's line to the report; of a topic without a result there is nothing to say."""
+    if isinstance(result, Exception):
+        report.add(topic, None, Report.FAILED, error=str(result))
+    elif result is not None:
+        report.add(topic, None, result.action, **result.to_dict())
+        for warning in result.warnings:
+            report.warn(f"{topic}: {warning}")
 
 
 def _has_former_leader(role: Role) -> bool:

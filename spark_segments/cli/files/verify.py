@@ -69,17 +69,47 @@ class ListOptions:
         return read_signed(self.check, self.public_key)
 
 
+@dataclass(frozen=True, slots=True)
+class LookOptions:
+    """--deep, --repair and --cut: how far verify looks, and what it corrects; --dry-run and --yes."""
+
+    deep: bool = flag("Read every byte: check CRCs, records, index entries and keys of clean tails.")
+    repair: bool = flag("Rebuild faulty sidecars, or the lost manifest of TOPIC; no record is changed. Deep.")
+    cut: bool = flag("With --repair: take damaged batches out of the log. Their offsets become a hole.")
+    dry_run: bool = DRY_RUN
+    yes: bool = flag("Do not ask before a topic gets a new id, or damaged batches are taken out.", "-y")
+
+    def rebuild_lost(self, log: LogDir, topics: Sequence[str], output: Output) -> list[str]:
+        """Rebuilds the manifests that are lost or damaged. Returns the other topics, whose files are looked at."""
+        names = log.named(topics)
+        lost = [name for name in names if is_lost(log, name)]
+        for name in lost:
+            rebuild(log, name, output, dry_run=self.dry_run, yes=self.yes)
+        return [name for name in names if name not in lost] if lost else [*topics]
+
+    def run(
+        self,
+        spark: SparkOptions,
+        log: LogDir,
+        topics: Sequence[str] | None,
+        against: Path | ChecksumList | None,
+        signing: Signing | None,
+    ) -> Report:
+        """Looks for faults. Asks before damaged batches are taken out."""
+        of_bytes = self.deep or self.repair
+        look = partial(spark.run, look_for_faults, log, topics, of_bytes=of_bytes, deep=self.deep, repair=self.repair)
+        if self.cut and not self.dry_run and not self.yes:
+            _ask_before_cut(look)
+        return look(dry_run=self.dry_run, cut=self.cut, against=against, sign=signing)
+
+
 @with_options
 def verify(
     *,
     location: ConfiguredLogOptions,
     spark: SparkOptions,
     topic: list[str] | None = ANY_TOPICS,
-    deep: bool = flag("Read every byte: check CRCs, records, index entries and keys of clean tails."),
-    repair: bool = flag("Rebuild faulty sidecars, or the lost manifest of TOPIC; no record is changed. Deep."),
-    cut: bool = flag("With --repair: take damaged batches out of the log. Their offsets become a hole."),
-    dry_run: bool = DRY_RUN,
-    yes: bool = flag("Do not ask before a topic gets a new id, or damaged batches are taken out.", "-y"),
+    look: LookOptions,
     lists: ListOptions,
     output: Output = OUTPUT,
 ) -> None:
@@ -126,16 +156,13 @@ def verify(
     """
     signing = lists.signing()
     listed, signed_facts = lists.read()
-    log = location.open_damaged() if repair and topic else location.open()
+    log = location.open_damaged() if look.repair and topic else location.open()
     topics = topic or None
-    if repair and topics is not None and not log.is_kafka:
-        topics = _rebuild_lost(log, topics, output, dry_run=dry_run, yes=yes)
+    if look.repair and topics is not None and not log.is_kafka:
+        topics = look.rebuild_lost(log, topics, output)
         if not topics:
             return
-    look = partial(spark.run, look_for_faults, log, topics, of_bytes=deep or repair, deep=deep, repair=repair)
-    if cut and not dry_run and not yes:
-        _ask_before_cut(look)
-    report = look(dry_run=dry_run, cut=cut, against=listed, sign=signing)
+    report = look.run(spark, log, topics, listed, signing)
     if signed_facts is not None:
         report.details["signed"] = signed_facts
     _print(report, output)
@@ -143,15 +170,6 @@ def verify(
         print("Not signed: a list is of a log without faults", file=sys.stderr)
     if report.details["uncorrected"]:
         raise typer.Exit(FOUND_FAULTS)
-
-
-def _rebuild_lost(log: LogDir, topics: Sequence[str], output: Output, *, dry_run: bool, yes: bool) -> list[str]:
-    """Rebuilds the manifests that are lost or damaged. Returns the other topics, whose files are looked at."""
-    names = log.named(topics)
-    lost = [name for name in names if is_lost(log, name)]
-    for name in lost:
-        rebuild(log, name, output, dry_run=dry_run, yes=yes)
-    return [name for name in names if name not in lost] if lost else [*topics]
 
 
 def _ask_before_cut(look: Callable[..., Report]) -> None:

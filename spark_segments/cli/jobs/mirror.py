@@ -81,9 +81,7 @@ def mirror(
     from spark_segments.replicas.mirror import check_leader
     from spark_segments.replicas.mirror import mirror as job
 
-    seconds = span_ms(interval) / 1000
-    if seconds <= 0:
-        raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
+    seconds = _seconds(interval)
     leaders = LogDir.open(source, parse_overrides(source_storage or []))
     check_leader(leaders)  # before anything is made
     if checksums is not None and not once:
@@ -91,17 +89,10 @@ def mirror(
             "A list of checksums is of one state", expected="--once with --checksums", found="no --once"
         )
     followers = target.open() if dry_run else target.create()
-    work = partial(
-        spark.run, job, followers, topic, leader=leaders, dry_run=dry_run, groups=groups, checksums=checksums
-    )
+    run = partial(spark.run, job, followers, topic, leader=leaders, dry_run=dry_run, groups=groups, checksums=checksums)
+    passes = _Passes(run, followers, output, metrics)
     if once or dry_run:
-        report = work()
-        tell(report, set())
-        _print(report, output)
-        if metrics is not None:
-            _write_metrics(metrics, followers, report)
-        if report.failed:
-            raise typer.Exit(FAILED)
+        passes.run_once()
         return
     print(
         f"mirror: {source} is followed in {followers.uri}, with a look every {interval}, until it is ended (Ctrl+C). "
@@ -110,30 +101,64 @@ def mirror(
         flush=True,
     )
     with until_interrupted():
-        _follow(work, followers, seconds, output, metrics)
+        passes.run_until_ended(seconds)
 
 
-def _follow(
-    work: Callable[..., Report], target: LogDir, seconds: float, output: Output, metrics: Path | None
-) -> NoReturn:
-    """Runs pass after pass. Each error is printed once. A topic that failed is tried again in each pass."""
-    told: set[str] = set()
-    is_first = True
-    while True:
+def _seconds(interval: str) -> float:
+    seconds = span_ms(interval) / 1000
+    if seconds <= 0:
+        raise InvalidOptionError("The interval is above 0", expected="such as 1s or 500ms", found=interval)
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Passes of a mirror, and where their reports go: `run` makes one pass."""
+
+    run: Callable[..., Report]
+    target: LogDir
+    output: Output
+    metrics: Path | None
+
+    def run_once(self) -> None:
+        report = self.run()
+        tell(report, set())
+        _print(report, self.output)
+        self._write_metrics(report)
+        if report.failed:
+            raise typer.Exit(FAILED)
+
+    def run_until_ended(self, seconds: float) -> NoReturn:
+        """Runs pass after pass. Each error is printed once. A topic that failed is tried again in each pass."""
+        told: set[str] = set()
+        is_first = True
+        while True:
+            report = self._report()
+            # An error that a pass no longer has is forgotten: it is printed again when it comes back.
+            told = tell(report, told)
+            if report.details.get("commits") or (is_first and self.output is not Output.JSON):
+                _print(report, self.output)
+            is_first = False
+            self._write_metrics(report)
+            time.sleep(seconds)
+
+    def _report(self) -> Report:
+        """The report of a pass, or of why there was none: a later pass may be better off."""
         try:
-            report = work()
+            return self.run()
         except (InvalidOptionError, LogDirError):  # no later pass is another
             raise
         except SegmentsError as error:  # a store that does not answer, say
             report = Report("mirror", dry_run=False)
             report.warn(str(error))
-        told = tell(report, told)
-        if report.details.get("commits") or (is_first and output is not Output.JSON):
-            _print(report, output)
-        is_first = False
-        if metrics is not None:
-            _write_metrics(metrics, target, report)
-        time.sleep(seconds)
+            return report
+
+    def _write_metrics(self, report: Report) -> None:
+        if self.metrics is None:
+            return
+        from spark_segments.cli.metrics import mirror_metrics, write_metrics
+
+        write_metrics(self.metrics, mirror_metrics(self.target.uri, report))
 
 
 def _print(report: Report, output: Output) -> None:
@@ -152,9 +177,3 @@ def _print(report: Report, output: Output) -> None:
         f"mirror: {topics}, {plural(result['details'].get('commits', 0), 'commit')}, "
         f"{plural(result['records_out'], 'record')}, {size}, {result['seconds']:.1f} s"
     )
-
-
-def _write_metrics(path: Path, target: LogDir, report: Report) -> None:
-    from spark_segments.cli.metrics import mirror_metrics, write_metrics
-
-    write_metrics(path, mirror_metrics(target.uri, report))

@@ -178,8 +178,7 @@ def append(
       --key-column order_id --partitions 6 --once landing/2026-01-01
     """
     started = time.monotonic()
-    application = commits.transaction()
-    transaction = Transaction.named(commits.once, application)
+    transaction = Transaction.named(commits.once, commits.transaction())
     log = location.open() if creation.partitions is None else location.create()
     formats, texts = values.split()
     source = inputs.input(Properties.of(texts), formats, is_one_commit=transaction is not None)
@@ -188,42 +187,75 @@ def append(
     log.check_writable()
     log.topic(topic).snapshot.check_role(Operation.APPEND)
     appended = _Appended(log.topic(topic).config, wall_ms())
-    options = ProducerOptions(commits.compression_codec, commits.batch_size)
-    with commits_told(log), progress_bar("append", of_bytes=True) as progress:
-        rows = source.batches(progress)
-        if source.format in (Format.TEXT, Format.ENVELOPE) and formats:
-            rows = encoded(rows, TypedColumns(log).encoders(topic, formats, {"key": None, "value": None}))
-            formats = {}
-        more: dict[str, Any] = {"once": commits.once, "options": options, "formats": formats or None}
-        if source.live is None:
-            offsets = log.topic(topic).append(appended.counted(rows), application, **more)
-        else:
-            offsets = _append_live(log.topic(topic), source.live, rows, appended, more)
-
-    is_repeat = appended.rows > 0 and not offsets
-    records = 0 if is_repeat else appended.rows
-    warning = None if is_repeat else appended.warning()
+    offsets = _append(log, topic, source, formats, commits, appended)
+    result = _Result(topic, transaction, offsets, appended.rows, time.monotonic() - started)
+    warning = None if result.is_repeat else appended.warning()
     if warning is not None:
         print(f"warning: {warning}", file=sys.stderr)
     if metrics is not None:
         from spark_segments.cli.metrics import write_copy_metrics
 
-        write_copy_metrics(metrics, log.uri, "append", {topic: records})
-    seconds = time.monotonic() - started
-    lines = [
-        {"partition": number, "first_offset": first, "last_offset": last}
-        for number, (first, last) in sorted(offsets.items())
-    ]
-    if output is Output.JSON:
-        report = {"job": "append", "topic": topic, "seconds": round(seconds, 3), "records": records}
-        print_json(report | {"repeated": is_repeat, "partitions": lines})
-        return
-    if lines:
-        print_table([*lines[0]], (list(line.values()) for line in lines))
-    if is_repeat:
-        print(f"Nothing appended: {topic} has {transaction} already.", file=sys.stderr)
-    else:
-        print(f"Appended {plural(records, 'record')} to {topic} in {seconds:.1f} s.", file=sys.stderr)
+        write_copy_metrics(metrics, log.uri, "append", {topic: result.records})
+    result.print(output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What an append did. `offsets`: {partition: (first offset, last offset)}, both inclusive; {} for a repeat of
+    `transaction`. `rows`: those of the input.
+    """
+
+    topic: str
+    transaction: Transaction | None
+    offsets: Mapping[int, tuple[int, int]]
+    rows: int
+    seconds: float
+
+    @property
+    def is_repeat(self) -> bool:
+        return self.rows > 0 and not self.offsets
+
+    @property
+    def records(self) -> int:
+        return 0 if self.is_repeat else self.rows
+
+    def print(self, output: Output) -> None:
+        lines = [
+            {"partition": number, "first_offset": first, "last_offset": last}
+            for number, (first, last) in sorted(self.offsets.items())
+        ]
+        if output is Output.JSON:
+            report = {"job": "append", "topic": self.topic, "seconds": round(self.seconds, 3), "records": self.records}
+            print_json(report | {"repeated": self.is_repeat, "partitions": lines})
+            return
+        if lines:
+            print_table([*lines[0]], (list(line.values()) for line in lines))
+        text = f"Appended {plural(self.records, 'record')} to {self.topic} in {self.seconds:.1f} s."
+        if self.is_repeat:
+            text = f"Nothing appended: {self.topic} has {self.transaction} already."
+        print(text, file=sys.stderr)
+
+
+def _append(
+    log: LogDir,
+    topic: str,
+    source: Input,
+    formats: Mapping[str, str],
+    commits: CommitOptions,
+    appended: _Appended,
+) -> dict[int, tuple[int, int]]:
+    """Appends the rows of the input, which `appended` counts. The first and the last offset of each partition."""
+    options = ProducerOptions(commits.compression_codec, commits.batch_size)
+    with commits_told(log), progress_bar("append", of_bytes=True) as progress:
+        rows = source.batches(progress)
+        # Here a key and a value are JSON text, whose types the formats say: no column has them for `Topic.append`.
+        if source.format in (Format.TEXT, Format.ENVELOPE) and formats:
+            rows = encoded(rows, TypedColumns(log).encoders(topic, formats, {"key": None, "value": None}))
+            formats = {}
+        more: dict[str, Any] = {"once": commits.once, "options": options, "formats": formats or None}
+        if source.live is None:
+            return log.topic(topic).append(appended.counted(rows), commits.transaction(), **more)
+        return _append_live(log.topic(topic), source.live, rows, appended, more)
 
 
 def _append_live(
