@@ -56,7 +56,8 @@ def datasets(
     topics: dict[str, list[Mapping[str, Any]]] = {}
     for line in lines:
         topics.setdefault(line["topic"], []).append(line)
-    inputs, outputs = [], []
+    inputs = []
+    outputs = []
     input_kind, output_kind = _SIDES.get(job, ("topic", "topic"))
     for topic, its in sorted(topics.items()):
         sums = [sum(line.get(name, 0) for line in its) for name in _SUMS]
@@ -64,12 +65,17 @@ def datasets(
         offsets = facet_v2.DatasetFacet().with_additional_properties(partitions=ranges)
         came: dict[str, Any] = {"segments_offsets": offsets} if ranges else {}
         if input_kind is not None:
-            named, figures = _named(input_kind, topic, log_dir, other), read(*sums[:2])
-            inputs.append(event_v2.InputDataset(*named, {"inputStatistics": figures}, facets={**came}))
+            name = _named(input_kind, topic, log_dir, _former_leader(its) or other)
+            inputs.append(event_v2.InputDataset(*name, {"inputStatistics": read(*sums[:2])}, facets={**came}))
         if output_kind is not None:
-            named, taken = _named(output_kind, topic, log_dir, other), written(*sums[2:])
-            outputs.append(event_v2.OutputDataset(*named, {"outputStatistics": taken}, facets={**came}))
+            name = _named(output_kind, topic, log_dir, other)
+            outputs.append(event_v2.OutputDataset(*name, {"outputStatistics": written(*sums[2:])}, facets={**came}))
     return inputs, outputs
+
+
+def _former_leader(lines: Iterable[Mapping[str, Any]]) -> str | None:
+    """The log directory that a promotion's lines name: its caller need not."""
+    return next((line["former_uri"] for line in lines if line.get("former_uri")), None)
 
 
 def _named(kind: str, topic: str, log_dir: str, other: str) -> tuple[str, str]:
@@ -106,13 +112,19 @@ def _begun(job: str, arguments: Mapping[str, Any]) -> Callable[[Any], None] | No
     from openlineage.client.facet_v2 import error_message_run, parent_run
     from openlineage.client.uuid import generate_new_uuid
 
-    topic, other = arguments.get("topic"), next((arguments[name] for name in _OTHERS if name in arguments), "")
-    log_dir, beside = map(_place, (arguments["log"], other))
-    name = " ".join((job, _named("topic", "", log_dir, "")[0], *([topic] if isinstance(topic, str) else [])))
-    its_job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name)
+    log_dir = _place(arguments["log"])
+    beside = next((_place(arguments[name]) for name in _OTHERS if name in arguments), "")
+    topic = arguments.get("topic")
+    names = [job, _named("topic", "", log_dir, "")[0]]
+    if isinstance(topic, str):
+        names.append(topic)
+    its_job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), " ".join(names))
     run = Run(str(generate_new_uuid()))
-    if len(above := os.environ.get("OPENLINEAGE_PARENT_ID", "").split("/")) == 3:  # as the integrations of others
-        run.facets = {"parent": parent_run.ParentRunFacet(parent_run.Run(above[2]), parent_run.Job(above[0], above[1]))}
+    parent = os.environ.get("OPENLINEAGE_PARENT_ID", "").split("/")
+    if len(parent) == 3:  # as the integrations of others
+        namespace, name, run_id = parent
+        facet = parent_run.ParentRunFacet(parent_run.Run(run_id), parent_run.Job(namespace, name))
+        run.facets = {"parent": facet}
 
     def emit(state: RunState, inputs: Any = (), outputs: Any = ()) -> None:
         now = datetime.now(UTC).isoformat()

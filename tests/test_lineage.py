@@ -85,6 +85,14 @@ def test_datasets_have_the_names_of_their_kind(job, log_dir, other, inputs, outp
     assert tuple([(dataset.namespace, dataset.name) for dataset in side] for side in found) == (inputs, outputs)
 
 
+def test_a_promotion_reads_the_former_leader_that_its_report_names():
+    inputs, outputs = datasets("promote", "/log", "", [{"topic": "t", "former_uri": "s3://b/former"}])
+    assert [(dataset.namespace, dataset.name) for dataset in inputs + outputs] == [
+        ("segments://b/former", "t"),
+        ("segments:///log", "t"),
+    ]
+
+
 @pytest.mark.spark
 @pytest.mark.proof
 def test_a_write_of_spark_and_a_batch_of_a_stream_are_runs(log, tmp_path, events, python_environment):
