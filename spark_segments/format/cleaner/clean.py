@@ -28,6 +28,7 @@ from spark_segments.format.cleaner.layout import (
     SET_HORIZON,
     Batches,
     Cleaned,
+    Counts,
     Rules,
     key_rows,
 )
@@ -167,7 +168,7 @@ def clean_batches(
 
     def taken(filtering: _Filtering) -> CleanedBatches:
         rows = slice(filtering.first, filtering.last)
-        cleaned, data = filtering.take()
+        counts, data = filtering.take()
         scan = scan_batches(data, check_crc=False)
         assert scan.error is None and scan.consumed == len(data), "the cleaner wrote bytes that are no batches"
         table = scan.batches
@@ -183,15 +184,15 @@ def clean_batches(
         control = source.is_control
         stats = CleanerStats(
             records_read=int(count[rows].sum()),
-            records_kept=cleaned.kept + int(count[rows][is_whole[rows]].sum()),
-            superseded=cleaned.superseded + int(count[rows][superseded[rows]].sum()),
-            tombstone=cleaned.tombstones_expired,
-            no_key=cleaned.no_key,
+            records_kept=counts.kept + int(count[rows][is_whole[rows]].sum()),
+            superseded=counts.superseded + int(count[rows][superseded[rows]].sum()),
+            tombstone=counts.tombstones_expired,
+            no_key=counts.no_key,
             aborted=int(count[rows][dropped & ~control].sum()),
             control=int(count[rows][dropped & control].sum()),
-            tombstones_kept=cleaned.kept_tombstones,
+            tombstones_kept=counts.kept_tombstones,
             batches_read=len(source),
-            batches_unchanged=cleaned.batches_unchanged,
+            batches_unchanged=counts.batches_unchanged,
             bytes_read=int(source.size.sum()),
             bytes_written=len(data),
         )
@@ -252,7 +253,7 @@ class _Filtering:
     def _begin(self) -> None:
         self._rebuilt = np.empty(0, np.uint8)
         self._rebuilt_bytes = self._spans_used = 0
-        self._counts = Cleaned(*[0] * len(Cleaned._fields))
+        self._counts = Counts(*[0] * len(Counts._fields))
 
     def _room(self, part: RecordSections) -> int:
         """The most bytes that rebuilt batches of a part take."""
@@ -290,9 +291,9 @@ class _Filtering:
         self.last = part.last
         self._rebuilt_bytes += cleaned.rebuilt_bytes
         self._spans_used += cleaned.spans
-        self._counts = Cleaned(*map(operator.add, self._counts, cleaned))
+        self._counts = Counts(*map(operator.add, self._counts, cleaned.counts))
 
-    def take(self) -> tuple[Cleaned, np.ndarray]:
+    def take(self) -> tuple[Counts, np.ndarray]:
         """(the counts, uint8[]: the batches that stay) of the parts that were added since this was called before."""
         spans = self._spans[: self._spans_used]
         sources = [byte_view(self._window.data), self._rebuilt]

@@ -77,9 +77,20 @@ def key_rows(largest_batch: int, rows: np.ndarray | None = None) -> np.ndarray:
     return np.empty(size, np.uint8) if rows is None or len(rows) < size else rows
 
 
+class Counts(NamedTuple):
+    """Records by what became of them, and batches that did not change."""
+
+    kept: int
+    superseded: int
+    tombstones_expired: int
+    no_key: int
+    kept_tombstones: int  # among those kept
+    batches_unchanged: int
+
+
 class Cleaned(NamedTuple):
     """How many spans of output there are, the bytes of rebuilt batches, the batch of a bad record and its address or
-    -1, and counts of records.
+    -1, and the fields of `Counts`.
     """
 
     spans: int
@@ -90,5 +101,10 @@ class Cleaned(NamedTuple):
     superseded: int
     tombstones_expired: int
     no_key: int
-    kept_tombstones: int  # among those kept
-    batches_unchanged: int  # batches
+    kept_tombstones: int
+    batches_unchanged: int
+
+    @property
+    def counts(self) -> Counts:
+        """What may be added to that of other parts. Spans and positions are of this part alone."""
+        return Counts(*self[-len(Counts._fields) :])

@@ -54,8 +54,9 @@ def address_of(buffer: Any) -> int:
 def record_sections(window: Window, *, mask: np.ndarray | None = None) -> Iterator[RecordSections]:
     """The sections of all batches of a window (magic 2), in order.
 
-    A batch that is not `wanted` (bool[n]) is not decompressed; its section is empty. Raises CorruptBatchError where a
-    section cannot be decompressed or is too short for the records that its batch counts.
+    `mask` (bool[n]; None: all) selects the batches that are read: another batch is not decompressed, and its section is
+    empty. Raises CorruptBatchError where a section cannot be decompressed or is too short for the records that its
+    batch counts.
     """
     batches = window.batches
     path = window.path
