@@ -37,8 +37,8 @@ def check_reader(root: Path, reader: Reader, say: Callable[[str], object]) -> Co
                 outcome, why = _judged(vector, request, answers)
                 outcomes[outcome] += 1
                 if outcome == FAILED:
-                    asked = " ".join(str(request[name]) for name in _SAID if name in request)
-                    say(f"FAILED {vector.name} ({vector.about}; {', '.join(vector.rules)}): {asked}: {why}")
+                    request_text = " ".join(str(request[name]) for name in _SAID if name in request)
+                    say(f"FAILED {vector.name} ({vector.about}; {', '.join(vector.rules)}): {request_text}: {why}")
     return outcomes
 
 

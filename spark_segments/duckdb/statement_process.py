@@ -62,18 +62,18 @@ class StatementProcess:
     def begin(self, query: str) -> tuple[int, pa.Schema]:
         """(the number of a statement, the schema of its rows). What has no rows has run."""
         ends = self._clock()
-        number, schema = self._asked(("sql", query), ends)
+        number, schema = self._answer_to(("sql", query), ends)
         return number, schema
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of a statement."""
         ends = self._clock()
         process = self._process
-        run = self._asked(("run", number), ends)
-        batch = self._asked(("next", run), ends, process)
+        run = self._answer_to(("run", number), ends)
+        batch = self._answer_to(("next", run), ends, process)
         while batch is not None:
             yield batch
-            batch = self._asked(("next", run), ends, process)
+            batch = self._answer_to(("next", run), ends, process)
 
     def _started(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -99,7 +99,7 @@ class StatementProcess:
             self._is_ready = True
         return time.monotonic() + self._seconds
 
-    def _asked(self, message: object, ends: float, process: subprocess.Popen[bytes] | None = None) -> Any:
+    def _answer_to(self, message: object, ends: float, process: subprocess.Popen[bytes] | None = None) -> Any:
         if process is not None and process is not self._process:
             raise QueryError("The process of the statement has ended", hint="Run the statement again")
         assert self._process.stdin is not None

@@ -249,10 +249,10 @@ def _check_view(scan: Scan, *, is_latest: bool, is_typed: bool) -> None:
 
 def _check_formats(formats: Mapping[str, str], of_table: Mapping[str, str]) -> None:
     """Raises _Unfit where the columns of a table do not mean what those of a query with these formats do."""
-    asked = own_formats(formats)
-    own = {name: text for name, text in of_table.items() if name != UNDATED}
-    if own != asked:
-        raise _Unfit(f"it was made {_as_words(own)}, and the query is {_as_words(asked)}")
+    query_formats = own_formats(formats)
+    table_formats = {name: text for name, text in of_table.items() if name != UNDATED}
+    if table_formats != query_formats:
+        raise _Unfit(f"it was made {_as_words(table_formats)}, and the query is {_as_words(query_formats)}")
     if of_table.get(UNDATED, "").lower() == "null":
         raise _Unfit("a timestamp may be null in it that is none in the log")
 

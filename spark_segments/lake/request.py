@@ -129,13 +129,13 @@ def own_formats(formats: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in formats.items() if not name.startswith(f"{REGISTRY}.")}
 
 
-def check_same(storage: Storage, existing: object, asked: object) -> None:
+def check_same(storage: Storage, existing: object, request: object) -> None:
     """Raises InvalidOptionError where what the caller asked for is not what the existing table was made as."""
-    if existing != asked:
+    if existing != request:
         raise InvalidOptionError(
             "The table was made as another one",
             path=storage.uri,
             expected=str(existing),
-            found=str(asked),
+            found=str(request),
             hint="Leave these options out, or name another place",
         )

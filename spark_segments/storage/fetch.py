@@ -96,7 +96,7 @@ class _Ahead:
 
     def read(self, byte_position: int, length: int, *, writable: bool = False) -> pa.Buffer:
         """See `ReadRange`. The first read fetches only its own range. Reads that go on from there fetch ahead."""
-        asked = range(byte_position, byte_position + length)
+        byte_range = range(byte_position, byte_position + length)
         # A read goes on where it begins within the one before, or right behind it: decoders read a batch again that the
         # window before had cut.
         #
@@ -104,9 +104,9 @@ class _Ahead:
         #   goes on                    |--------------|    or from its very end
         #   starts again       |---|   or before it, or beyond its end: blocks ahead would be of no use
         goes_on = self._last.start < byte_position <= self._last.stop
-        self._last = asked
+        self._last = byte_range
         self._end = self._ends[min(bisect_right(self._ends, byte_position), len(self._ends) - 1)]
-        if not goes_on or asked.stop > self._end:
+        if not goes_on or byte_range.stop > self._end:
             if not goes_on:
                 self.close()
             return read_file(self._storage, self._path, byte_position, length, writable=writable)
@@ -115,9 +115,9 @@ class _Ahead:
         if not self._blocks:
             self._block_bytes = max(length // 2, 1)
             self._depth = 1
-        self._fetch(asked)
+        self._fetch(byte_range)
         self._depth = min(self._depth * 2, MOST_BLOCKS)
-        return self._taken(asked, writable)
+        return self._taken(byte_range, writable)
 
     def close(self) -> None:
         """Forgets the blocks. Requests that have not begun are not made."""
@@ -125,22 +125,22 @@ class _Ahead:
             block.data.cancel()
         self._blocks.clear()
 
-    def _fetch(self, asked: range) -> None:
-        start = self._blocks[-1].end if self._blocks else asked.start
-        beyond = sum(block.start >= asked.stop for block in self._blocks)
-        while start < self._end and (start < asked.stop or beyond < self._depth):
+    def _fetch(self, byte_range: range) -> None:
+        start = self._blocks[-1].end if self._blocks else byte_range.start
+        beyond = sum(block.start >= byte_range.stop for block in self._blocks)
+        while start < self._end and (start < byte_range.stop or beyond < self._depth):
             # Blocks grow with the reads, so that a reader of a few records does not fetch the file.
             self._block_bytes = min(self._block_bytes * 2, BLOCK_BYTES)
             end = min(start + self._block_bytes, self._end)
             data = _pool().submit(read_file, self._storage, self._path, start, end - start)
             self._blocks.append(_Block(start, end, data))
-            beyond += start >= asked.stop
+            beyond += start >= byte_range.stop
             start = end
 
-    def _taken(self, asked: range, writable: bool) -> pa.Buffer:
+    def _taken(self, byte_range: range, writable: bool) -> pa.Buffer:
         parts = []
         for block in self._blocks:
-            if block.start >= asked.stop:
+            if block.start >= byte_range.stop:
                 break
             data = block.data.result()
             # The part of a block that was asked for, as positions in the block. Its data may be shorter than the block,
@@ -148,8 +148,8 @@ class _Ahead:
             #
             #   block          |0 --------- data.size|·········|
             #   asked                 |low -------------- high|
-            low = max(asked.start - block.start, 0)
-            high = min(asked.stop, block.end) - block.start
+            low = max(byte_range.start - block.start, 0)
+            high = min(byte_range.stop, block.end) - block.start
             parts.append(data.slice(min(low, data.size), max(min(high, data.size) - low, 0)))
             if data.size < block.end - block.start:
                 break  # the file ends here

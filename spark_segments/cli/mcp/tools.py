@@ -174,18 +174,18 @@ class Tools:
 
         What is not text is in key_base64 and value_base64.
         """
-        asked = self.log.topic(topic, version)
+        at_version = self.log.topic(topic, version)
         reading = Reading(
             partition=partition, offset=offset, from_time=from_time, to_time=to_time, version=version,
             tail=count if newest else None, isolation_level="read_committed" if committed else "read_uncommitted",
-        ).checked(asked)  # fmt: skip
+        ).checked(at_version)  # fmt: skip
         formats, guesses = guessed(self.log, topic, self.formats)
-        ranges = reading.ranges(asked)
-        records = bounded(reader_of(self.log, asked, reading, formats), reading, ranges)
+        ranges = reading.ranges(at_version)
+        records = bounded(reader_of(self.log, at_version, reading, formats), reading, ranges)
         shown = Properties.of(["print.json=true"])
         text = answered(lambda answer: write_records(answer, records, shown, count))
         if not text:
-            ends = itertools.islice(asked.offsets().items(), MOST_TOPICS)
+            ends = itertools.islice(at_version.offsets().items(), MOST_TOPICS)
             guesses = ["no record is in these bounds", *(f"partition {n} has {a} to {b}" for n, (a, b) in ends)]
         return text + as_lines(guesses)
 

@@ -232,11 +232,11 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
     def read(
         offsets: Mapping[int, tuple[int, int]], version: int | None = None, columns: list[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        asked = topic if version is None else log.topic(topic.name, version=version)
+        topic_at_version = topic if version is None else log.topic(topic.name, version=version)
         # A key whose value has one encoding is found by its bytes, by the index. Any other is compared once decoded.
         by_bytes = reading.key is not None and has_one_encoding(formats)
         compares_decoded = reading.key is not None and not by_bytes
-        scan = asked.scan(
+        scan = topic_at_version.scan(
             offsets=dict(offsets),
             columns=[*columns, "key"] if columns is not None and compares_decoded else columns,
             view="latest" if reading.latest else None,
@@ -246,7 +246,7 @@ def reader_of(log: LogDir, topic: Topic, reading: Reading, formats: Mapping[str,
             where=reading.fields,
         )
         if reading.key is not None and by_bytes:
-            scan = scan.of_keys(asked.key_bytes(reading.key, formats), log.key_offsets)
+            scan = scan.of_keys(topic_at_version.key_bytes(reading.key, formats), log.key_offsets)
         is_read_once = not reading.follow and reading.tail is None
         if is_read_once and not reading.quiet and scan.coverage is not None:
             print(coverage_line(scan.coverage), file=sys.stderr)

@@ -238,10 +238,10 @@ def check_writable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], loc
     if version > WRITER_VERSION or features:
         raise _unknown("written", "minWriterVersion", WRITER_VERSION, version, features, location)
     # Version 2 of the protocol includes two features, which a table turns on in its metaData.
-    asked = ["appendOnly"] if (metadata.get("configuration") or {}).get("delta.appendOnly") == "true" else []
-    asked += ["invariants"] if "delta.invariants" in metadata["schemaString"] else []
-    if asked:
-        raise _unknown("written", "minWriterVersion", WRITER_VERSION, version, asked, location)
+    table_features = ["appendOnly"] if (metadata.get("configuration") or {}).get("delta.appendOnly") == "true" else []
+    table_features += ["invariants"] if "delta.invariants" in metadata["schemaString"] else []
+    if table_features:
+        raise _unknown("written", "minWriterVersion", WRITER_VERSION, version, table_features, location)
 
 
 def _unknown(
