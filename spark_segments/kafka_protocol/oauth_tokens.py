@@ -52,7 +52,7 @@ class Tokens:
         """A token, and when it expires, in seconds since 1970. Raises SegmentsError where there is none to get."""
         if time.time() >= self._fresh_until:
             try:
-                self._token, lives_seconds = self._asked()
+                self._token, lives_seconds = self._fetched_token()
             except (HTTPError, EndlessAnswerError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 raise self._none(type(error).__name__) from None
             self._fresh_until = time.time() + lives_seconds * _SHARE_OF_LIFE
@@ -62,7 +62,7 @@ class Tokens:
         parts = urllib.parse.urlsplit(self.endpoint)
         return SegmentsError("The endpoint of tokens gives none", path=parts.hostname or parts.path, found=found)
 
-    def _asked(self) -> tuple[str, float]:
+    def _fetched_token(self) -> tuple[str, float]:
         parts = urllib.parse.urlsplit(self.endpoint)
         if parts.scheme == "file":
             return Path(urllib.request.url2pathname(parts.path)).read_text(encoding="utf-8").strip(), _SHORTEST_SECONDS

@@ -86,7 +86,7 @@ class PartitionsCapture:
         self._parts = {part.number: part for part in parts}
         self._writers: dict[int, SegmentWriter] = {}
         self._fetched: dict[int, _NewBatches] = {}
-        self._asked: dict[int, _Question] = {}  # by lane
+        self._questions: dict[int, _Question] = {}  # by lane
         self._written = 0
         self._oldest_fetch = _IDS_COMPARED
         self._is_late = False  # whether it has to be asked about ends of transactions before this goes on
@@ -112,7 +112,7 @@ class PartitionsCapture:
             # The time before the question: a marker that is removed after it counts from then on.
             now_ms = self._storage.now_ms()
             if part.may_miss_ends(now_ms):
-                self._asked.clear()
+                self._questions.clear()
                 part.ends = self._log.missing_ends(part, self._parts)
                 part.markers_at_ms = now_ms
 
@@ -154,9 +154,9 @@ class PartitionsCapture:
         """
         for lane in range(_LANES):
             self._ask(lane)
-        wait([question.answer for question in self._asked.values()], return_when=FIRST_COMPLETED)
-        lane = next(lane for lane, question in self._asked.items() if question.answer.done())  # the one asked first
-        question = self._asked.pop(lane)
+        wait([question.answer for question in self._questions.values()], return_when=FIRST_COMPLETED)
+        lane = next(lane for lane, question in self._questions.items() if question.answer.done())  # the one asked first
+        question = self._questions.pop(lane)
         try:
             fetched = question.answer.result()
         except SourceError as error:
@@ -172,10 +172,10 @@ class PartitionsCapture:
 
     def _ask(self, lane: int) -> None:
         due = {number: part for number, part in self._due().items() if number % _LANES == lane}
-        if due and lane not in self._asked:
+        if due and lane not in self._questions:
             places = {number: part.place for number, part in due.items()}
             answer = self._log.ask(places, self._rate.within(1 / _LANES, RESPONSE_BYTES))
-            self._asked[lane] = _Question(due, answer)
+            self._questions[lane] = _Question(due, answer)
 
     # What brokers answer
 

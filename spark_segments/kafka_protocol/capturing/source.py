@@ -90,7 +90,7 @@ def _sensible(ask: Callable[P, T]) -> Callable[P, T]:
     """What `ask` returns; SourceError where an answer could be read, but makes no sense."""
 
     @functools.wraps(ask)
-    def asked(*arguments: P.args, **options: P.kwargs) -> T:
+    def checked(*arguments: P.args, **options: P.kwargs) -> T:
         try:
             return ask(*arguments, **options)
         except SegmentsError:
@@ -100,7 +100,7 @@ def _sensible(ask: Callable[P, T]) -> Callable[P, T]:
                 f"A broker's answer about {ask.__name__.strip('_')} makes no sense ({type(error).__name__})"
             ) from error
 
-    return asked
+    return checked
 
 
 class SourceCluster:
@@ -245,11 +245,11 @@ class SourceCluster:
     def offset(self, topic: SourceTopic, partition: int, time: int, *, is_committed: bool = False) -> int:
         """The log start (EARLIEST) or high watermark (LATEST; `is_committed`: last stable offset) of a partition."""
         kind = ListOffsetsRequest.ListOffsetsTopic
-        asked = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=time)
+        entry = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=time)
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=int(is_committed),
-            topics=[kind(name=topic.name, partitions=[asked])],
+            topics=[kind(name=topic.name, partitions=[entry])],
             max_version=7,
         )
         [[answer]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
@@ -260,8 +260,8 @@ class SourceCluster:
     def end_of_epoch(self, topic: SourceTopic, partition: int, epoch: int) -> tuple[int, int]:
         """(largest epoch up to `epoch`, its end offset) of the leader's log; (-1, -1) where it has none."""
         kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-        asked = kind.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[kind(topic=topic.name, partitions=[asked])])
+        entry = kind.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[kind(topic=topic.name, partitions=[entry])])
         [[answer]] = [each.partitions for each in self._ask(topic.leaders[partition][0], request).topics]
         _check(answer.error_code)
         return int(answer.leader_epoch), int(answer.end_offset)
@@ -273,10 +273,10 @@ class SourceCluster:
         """The topic's own settings (DYNAMIC_TOPIC_CONFIG), or all; None where the cluster does not give them. `names`:
         these alone.
         """
-        asked = DescribeConfigsRequest.DescribeConfigsResource(
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=2, resource_name=topic.name, configuration_keys=names
         )
-        request = DescribeConfigsRequest(resources=[asked], include_synonyms=False, include_documentation=False)
+        request = DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
         [answer] = self._ask(None, request).results
         if answer.error_code:
             return None
@@ -308,8 +308,8 @@ class SourceCluster:
         Transactions that commit offsets have ended.
         """
         kind = OffsetFetchRequest.OffsetFetchRequestTopic
-        asked = [kind(name=topic.name, partition_indexes=sorted(topic.leaders)) for topic in topics]
-        request = OffsetFetchRequest(group_id=group, topics=asked, require_stable=True, min_version=2, max_version=7)
+        entries = [kind(name=topic.name, partition_indexes=sorted(topic.leaders)) for topic in topics]
+        request = OffsetFetchRequest(group_id=group, topics=entries, require_stable=True, min_version=2, max_version=7)
         answer = self._ask(coordinator, request)
         _check(answer.error_code)
         committed = {}

@@ -127,13 +127,13 @@ class TargetCluster:
 
     def _log_ends(self, partitions: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], int]:
         """{(topic, partition): its log end}, open transactions included: other records there must be seen."""
-        asked = {
+        specs = {
             TopicPartition(name, number): admin.OffsetSpec.latest()
             for name, numbers in partitions.items()
             for number in numbers
         }
         level = IsolationLevel.READ_UNCOMMITTED
-        answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._timeout)
+        answers = self._admin.list_offsets(specs, isolation_level=level, request_timeout=self._timeout)
         return {(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
 
     def _configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -159,10 +159,10 @@ class TargetCluster:
         `partitions`: how many a topic has. Offsets of a transaction that has not ended are waited for.
         """
         consumer = self._group if group is None else self._consumer(group)
-        asked = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
+        keys = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
         try:
             with self._asking(f"the offsets of group {group or self._name} cannot be read"):
-                positions = consumer.committed(asked, timeout=self._timeout)
+                positions = consumer.committed(keys, timeout=self._timeout)
         finally:
             if group is not None:
                 consumer.close()

@@ -132,7 +132,7 @@ class Lease:
         """Under which this server has begun to hold the groups; 0: it never did."""
         self._least = 0
         self._taken: Moment | None = None
-        self._asked: Moment | None = None
+        self._asked_at: Moment | None = None
         self._other = ""  # the process that holds the groups instead
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -182,7 +182,7 @@ class Lease:
         with self._lock:
             self._least = max(self._least, least)
             self._taken = None
-            self._asked = None
+            self._asked_at = None
 
     def keep(self) -> bool:
         """Takes the lease unless it is held, and renews it from now on in a thread, until it is lost or ended.
@@ -191,9 +191,9 @@ class Lease:
         """
         if self.is_held():
             return True
-        if self._asked is not None and self._asked.seconds_ago < ASK_SECONDS:
+        if self._asked_at is not None and self._asked_at.seconds_ago < ASK_SECONDS:
             return False
-        self._asked = Moment.now()
+        self._asked_at = Moment.now()
         try:
             if not self.take():
                 return False

@@ -30,33 +30,33 @@ def _describe_configs(call: Call) -> dict[str, Any]:
     return {"results": Each([*taken.values()], partial(_resource, call, with_docs))}
 
 
-def _resource(call: Call, with_docs: bool, asked: Any) -> dict[str, Any]:
+def _resource(call: Call, with_docs: bool, resource: Any) -> dict[str, Any]:
     code = ErrorCode.none
     message = ""
     configs = []
-    names = frozenset(asked.configuration_keys or ())
+    names = frozenset(resource.configuration_keys or ())
     with_synonyms = call.request.body.include_synonyms
-    if asked.resource_type == _TOPIC:
-        view, code = call.topic(asked.resource_name)
+    if resource.resource_type == _TOPIC:
+        view, code = call.topic(resource.resource_name)
         if view is not None:
             configs = _configs(view.config, names, with_docs, with_synonyms)
             if ERASED_OFFSETS in names:
                 ranges = json.dumps(Erasure.rewritten(view.snapshot))
                 configs.append(_config(ERASED_OFFSETS, ranges, _SOURCES[DEFAULT], _TYPES[STRING], None))
-    elif asked.resource_type == _BROKER and asked.resource_name in ("", str(NODE_ID)):
+    elif resource.resource_type == _BROKER and resource.resource_name in ("", str(NODE_ID)):
         configs = [
             _config(name, value, _SOURCES[FILE], kind, None)
             for name, (value, kind) in _broker(call).items()
             if not names or name in names
         ]
-    elif asked.resource_type != _GROUP:  # a group has settings by the protocol of KIP-848 alone: none here
+    elif resource.resource_type != _GROUP:  # a group has settings by the protocol of KIP-848 alone: none here
         code = ErrorCode.invalid_request
         message = "Only topics and the broker have settings"
     return {
         "error_code": code,
         "error_message": message,
-        "resource_type": asked.resource_type,
-        "resource_name": asked.resource_name,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
         "configs": configs,
     }
 

@@ -27,14 +27,14 @@ def _list_offsets(call: Call) -> dict[str, Any]:
     }
 
 
-def _offset(call: Call, topic: str, asked: Any, committed: bool) -> dict[str, Any]:
+def _offset(call: Call, topic: str, partition_request: Any, committed: bool) -> dict[str, Any]:
     view, code = call.topic(topic)
     answer = Found()
-    number = asked.partition_index
-    code = partition_error(view, code, number, getattr(asked, "current_leader_epoch", -1))
+    number = partition_request.partition_index
+    code = partition_error(view, code, number, getattr(partition_request, "current_leader_epoch", -1))
     if view is not None and code is ErrorCode.none:
         try:
-            answer = view.offset_for(number, asked.timestamp, committed=committed)
+            answer = view.offset_for(number, partition_request.timestamp, committed=committed)
         except SegmentsError as error:
             call.warnings.append(f"{topic}-{number}: {error}")
             code = error_code(error)
@@ -60,14 +60,14 @@ def _offset_for_leader_epoch(call: Call) -> dict[str, Any]:
     }
 
 
-def _end_of_epoch(call: Call, topic: str, asked: Any) -> dict[str, Any]:
+def _end_of_epoch(call: Call, topic: str, partition_request: Any) -> dict[str, Any]:
     view, code = call.topic(topic)
-    number = asked.partition
+    number = partition_request.partition
     epoch = -1
     end = -1
-    code = partition_error(view, code, number, asked.current_leader_epoch)
+    code = partition_error(view, code, number, partition_request.current_leader_epoch)
     if view is not None and code is ErrorCode.none:
-        epoch, end = view.end_of_epoch(number, asked.leader_epoch)
+        epoch, end = view.end_of_epoch(number, partition_request.leader_epoch)
     return {"error_code": code, "partition": number, "leader_epoch": epoch, "end_offset": end}
 
 

@@ -22,14 +22,14 @@ def _metadata(call: Call) -> dict[str, Any]:
     """Metadata: topics, their partitions, and the one broker that leads them all."""
     body = call.request.body
     host, port = call.address
-    asked = body.topics
-    if asked is None or (call.request.api_version == 0 and not asked):
+    requested = body.topics
+    if requested is None or (call.request.api_version == 0 and not requested):
         views = ((name, *call.topic(name)) for name in call.views.names())
         named = [view for view in views if view[2] is not ErrorCode.unknown_topic_or_partition]
         topics = Each(named, lambda view: _topic(*view))
     else:
-        taken = {(topic.name, getattr(topic, "topic_id", None)): topic for topic in asked}
-        topics = Each([*taken.values()], partial(_asked, call))
+        taken = {(topic.name, getattr(topic, "topic_id", None)): topic for topic in requested}
+        topics = Each([*taken.values()], partial(_requested, call))
     return {
         "brokers": [{"node_id": NODE_ID, "host": host, "port": port, "rack": None}],
         "cluster_id": call.views.cluster_id,
@@ -39,10 +39,10 @@ def _metadata(call: Call) -> dict[str, Any]:
     }
 
 
-def _asked(call: Call, asked: Any) -> dict[str, Any]:
-    topic_id: uuid.UUID | None = getattr(asked, "topic_id", None)
-    if topic_id is None and asked.name is not None:
-        return _topic(asked.name, *call.topic(asked.name))
+def _requested(call: Call, topic: Any) -> dict[str, Any]:
+    topic_id: uuid.UUID | None = getattr(topic, "topic_id", None)
+    if topic_id is None and topic.name is not None:
+        return _topic(topic.name, *call.topic(topic.name))
     # An id goes before a name, which Java's client leaves empty then.
     name = call.name_of(topic_id)
     if name is None:
@@ -132,8 +132,8 @@ def _describe_cluster(call: Call) -> dict[str, Any]:
 def _describe_log_dirs(call: Call) -> dict[str, Any]:
     """DescribeLogDirs: the log directory, with the bytes of each partition's live segments."""
     topics = call.request.body.topics
-    asked = None if topics is None else distinct_partitions(topics, "topic", "partitions")
-    numbers = None if asked is None else {topic.topic: partitions for topic, partitions in asked}
+    distinct = None if topics is None else distinct_partitions(topics, "topic", "partitions")
+    numbers = None if distinct is None else {topic.topic: partitions for topic, partitions in distinct}
     names = call.views.names() if numbers is None else numbers
     views = [view for view, _ in map(call.topic, names) if view is not None]
     return {
