@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format import batch_kernels as kernels
+from spark_segments.format import batch_kernels
 from spark_segments.format.batch_problems import (
     BAD_COUNT,
     BAD_CRC,
@@ -172,8 +172,10 @@ def scan_batches(
     """
     view = byte_view(buffer)
     limit = len(view) if limit_bytes is None else max(0, min(limit_bytes, len(view)))
-    columns = BatchTable.empty(kernels.count_batches(view, limit))
-    rows, consumed, needed, problem, expected, found = kernels.scan(view, limit, file_position, check_crc, columns)
+    columns = BatchTable.empty(batch_kernels.count_batches(view, limit))
+    rows, consumed, needed, problem, expected, found = batch_kernels.scan(
+        view, limit, file_position, check_crc, columns
+    )
     batches = columns if rows == len(columns) else columns.take(slice(0, rows))
     error = _problem(problem, expected, found, path, file_position + consumed) if problem else None
     return ScannedBatches(batches, consumed, needed, error)
@@ -215,4 +217,4 @@ def rebase(buffer: Any, batches: BatchTable, shift: int, leader_epoch: int | Non
     starts = batches.byte_position
     if starts.min() < 0 or starts.max() + BATCH_OVERHEAD > len(out):
         raise ValueError("a batch lies outside the buffer")
-    kernels.rebase(out, starts, shift, leader_epoch is not None, 0 if leader_epoch is None else leader_epoch)
+    batch_kernels.rebase(out, starts, shift, leader_epoch is not None, 0 if leader_epoch is None else leader_epoch)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format import batch_kernels as kernels
+from spark_segments.format import batch_kernels
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import decompress
 from spark_segments.format.layout import BAD_CONTROL, BATCH_OVERHEAD, LOG_APPEND_TIME
@@ -46,7 +46,7 @@ def read_markers(window: Window) -> Markers:
     starts = window.starts + BATCH_OVERHEAD
     ends = window.starts + batches.size
     counts = batches.count.astype(np.int64)
-    kernels.read_markers(
+    batch_kernels.read_markers(
         byte_view(window.data),
         starts,
         ends,
@@ -65,7 +65,7 @@ def read_markers(window: Window) -> Markers:
                 int(batches.codec[row]), compressed, path=window.path, byte_position=int(batches.byte_position[row])
             )
         )
-        kernels.read_markers(
+        batch_kernels.read_markers(
             section,
             np.zeros(1, np.int64),
             np.full(1, len(section)),

@@ -13,7 +13,7 @@ import numpy as np
 
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.layout import NO_TIMESTAMP
-from spark_segments.format.sidecars import kernels
+from spark_segments.format.sidecars import segment_kernels
 from spark_segments.format.sidecars.fields import BASE_OFFSET, FIRST_TIMESTAMP, SIZE_BYTES
 from spark_segments.format.sidecars.index import batch_columns, index_limits, new_state
 
@@ -87,7 +87,7 @@ def roll_points(
         state[BASE_OFFSET] = segment.base_offset - offset_shift
         state[[SIZE_BYTES, FIRST_TIMESTAMP]] = segment.size_bytes, segment.first_batch_max_timestamp_ms
         until = [segment_bytes, roll_ms(segment.base_offset), waited_ms]
-        row = kernels.first_roll(columns, row, state.reshape(1, -1), np.append(limits, until))
+        row = segment_kernels.first_roll(columns, row, state.reshape(1, -1), np.append(limits, until))
         if row == len(batches):
             last = OpenSegment(segment.base_offset, int(state[SIZE_BYTES]), int(state[FIRST_TIMESTAMP]), state)
             return Rolls(np.array(rows, np.int64), last)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from spark_segments.errors import CorruptBatchError
-from spark_segments.format import batch_kernels as kernels
+from spark_segments.format import batch_kernels
 from spark_segments.format.batches import scan_batches
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import compress, decompress
@@ -115,7 +115,7 @@ def batch_from(window: Window, offset: int) -> bytes:
     opened = byte_view(decompress(codec, section, path=path, byte_position=int(byte_position)))
     out = np.empty(len(opened) + 1, np.uint8)
     dropped = int(offset - base_offset)
-    size, count, largest_delta = kernels.records_from(opened, int(batches.count[0]), dropped, out)
+    size, count, largest_delta = batch_kernels.records_from(opened, int(batches.count[0]), dropped, out)
     if size < 0:
         raise damaged_record(batches, 0, -1 - size, path)
     attributes = int(batches.attributes[0])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.buffers import COPY_SLACK
-from spark_segments.format.decoding import kernels
+from spark_segments.format.decoding import decode_kernels
 from spark_segments.format.decoding.fields import SMALLEST_RECORD
 from spark_segments.format.decoding.outcomes import Binary, Filled, HeaderPlaces, Outcome
 from spark_segments.format.layout import CODECS
@@ -156,7 +156,7 @@ def test_kernels_write_only_into_the_room_they_were_given(as_views, batch, data)
     if as_views:
         value = Binary(True, count, 0, room("nulls", (count + 7) // 8), 0, room("value", 16 * count))
     outcome = Outcome(
-        *kernels.decode_records(
+        *decode_kernels.decode_records(
             sections,
             0,
             2**62,

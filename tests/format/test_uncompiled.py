@@ -37,9 +37,9 @@ INPUTS = int(os.environ.get("KERNEL_INPUTS", "300"))
 
 ROOMS = {
     "format.batch_kernels": (batches, control, single_batch),
-    "format.decoding.kernels": (batch_groups, columns, section_opener),
-    "format.encoding.kernels": (encode, partitioner),
-    "format.sidecars.kernels": (index, txn_index, rolling),
+    "format.decoding.decode_kernels": (batch_groups, columns, section_opener),
+    "format.encoding.encode_kernels": (encode, partitioner),
+    "format.sidecars.segment_kernels": (index, txn_index, rolling),
 }
 CORPUS = batches_of_all_kinds()
 
@@ -94,7 +94,7 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, faces in ROOMS.items():
             module = uncompiled(name)
             for face in faces:
-                patched.setattr(face, "kernels", _Checked(module))
+                patched.setattr(face, name.rpartition(".")[2], _Checked(module))
         yield
 
 

@@ -28,7 +28,7 @@ FUZZ = examples(120, suppress_health_check=[HealthCheck.too_slow])
 @contextmanager
 def _checked() -> Iterator[None]:
     """Uncompiled kernels in place of the compiled. Those of writing get the buffers of their plan's arrays, too."""
-    kernels = uncompiled("values.avro.kernels")
+    kernels = uncompiled("values.avro.avro_kernels")
     plans: list[Any] = []
 
     class Plan(write._WritePlan):
@@ -46,8 +46,8 @@ def _checked() -> Iterator[None]:
             return kernels.read_rows(*arguments)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(read, "kernels", SimpleNamespace(read_rows=read_rows))
-        patched.setattr(write, "kernels", SimpleNamespace(write_rows=write_rows))
+        patched.setattr(read, "avro_kernels", SimpleNamespace(read_rows=read_rows))
+        patched.setattr(write, "avro_kernels", SimpleNamespace(write_rows=write_rows))
         patched.setattr(write, "_WritePlan", Plan)
         yield
 

@@ -29,7 +29,7 @@ ROWS = st.lists(st.one_of(st.none(), BYTES.map(b"".join)), max_size=6)
 @pytest.fixture(params=["compiled", "uncompiled"], autouse=True)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "uncompiled":
-        module = uncompiled("values.text.kernels")
+        module = uncompiled("values.text.text_kernels")
         monkeypatch.setattr(json_write, "json_strings", module.json_strings)
         for name in ("base64_text", "base64_bytes"):
             monkeypatch.setattr(base64_text, name, getattr(module, name))

@@ -1,4 +1,4 @@
-"""Groups of batches that one kernel call reads. The wanted batches become sections (see kernels.py).
+"""Groups of batches that one kernel call reads. The wanted batches become sections (see decode_kernels.py).
 
 A RecordBatch is made of one group, or of several groups where batches are compressed. Compressed batches are
 decompressed when their group comes, into memory that the next group uses again. A group decompresses no more bytes than
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.buffers import byte_view
-from spark_segments.format.decoding import kernels
+from spark_segments.format.decoding import decode_kernels
 from spark_segments.format.decoding.fields import (
     ADDRESS,
     BAD_OFFSETS,
@@ -96,7 +96,7 @@ def batch_groups(window: Window, excluded: np.ndarray | None, selection: WantedR
         room = target_bytes - filled
         if sections[first, CODEC] > 0:
             opener.open(first, int(room / max(payload_share, 1 / _READ_AHEAD)))
-        last, size, rows, payload_bytes, state = kernels.extend(
+        last, size, rows, payload_bytes, state = decode_kernels.extend(
             sections, first, room, payload_share, 1 / _READ_AHEAD, row_bytes
         )
         if state == LYING:
@@ -153,7 +153,7 @@ def _sections(window: Window, excluded: np.ndarray | None, selection: WantedReco
     if excluded is not None and len(excluded) != len(batches):
         raise ValueError(f"{len(batches)} batches, but {len(excluded)} marks of which to exclude")
     sections = np.empty((len(batches), SECTION_FIELDS), np.int64)
-    rows, problem, row = kernels.select(
+    rows, problem, row = decode_kernels.select(
         view.__array_interface__["data"][0],
         len(view),
         window,

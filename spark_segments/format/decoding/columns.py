@@ -1,4 +1,4 @@
-"""The Arrow columns of records: memory that kernels fill (kernels.py), and the RecordBatches made from it.
+"""The Arrow columns of records: memory that kernels fill (decode_kernels.py), and the RecordBatches made from it.
 
 Memory is allocated by upper bounds from Arrow's pool, which hands out the same pages again. Unused memory goes back to
 the pool before a column is handed out.
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.format.buffers import COPY_SLACK
-from spark_segments.format.decoding import kernels
+from spark_segments.format.decoding import decode_kernels
 from spark_segments.format.decoding.batch_groups import BatchGroup, WantedRecords
 from spark_segments.format.decoding.outcomes import Binary, Filled, HeaderPlaces, Outcome
 from spark_segments.format.layout import CREATE_TIME, HEADERS_TYPE, LOG_APPEND_TIME, RECORD_SCHEMA
@@ -77,7 +77,7 @@ class DecodedColumns:
             value = self._value
             headers = self._headers
             outcome = Outcome(
-                *kernels.decode_records(
+                *decode_kernels.decode_records(
                     *offset_range,
                     before,
                     *times,
@@ -87,7 +87,7 @@ class DecodedColumns:
                 )
             )
         else:
-            outcome = Outcome(*kernels.decode_offsets(*offset_range, before[0], *times))
+            outcome = Outcome(*decode_kernels.decode_offsets(*offset_range, before[0], *times))
         if not outcome.problem:
             self._filled = outcome[: len(_NOTHING)]
             if self._headers and outcome.headers:
@@ -208,7 +208,7 @@ class _HeaderMemory:
         size = after.header_bytes - before.header_bytes
         key, value = _BinaryMemory(count, size), _BinaryMemory(count, size)
         outcome = Outcome(
-            *kernels.decode_headers(
+            *decode_kernels.decode_headers(
                 before.rows, after.rows, before.headers, self.addresses, key.addresses, value.addresses
             )
         )

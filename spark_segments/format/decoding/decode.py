@@ -1,6 +1,6 @@
 """Record batches to Arrow columns.
 
-Wanted batches are cut into groups (batch_groups.py). Kernels (kernels.py) read the records of a group into
+Wanted batches are cut into groups (batch_groups.py). Kernels (decode_kernels.py) read the records of a group into
 columns (columns.py). Messages of magic 0 and 1 are batches of magic 2 by then (legacy.py).
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.decoding import kernels
+from spark_segments.format.decoding import decode_kernels
 from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups, offsets_of_headers
 from spark_segments.format.decoding.columns import MOST_ROWS, DecodedColumns, record_batches
 from spark_segments.format.decoding.fields import POSITION
@@ -89,7 +89,7 @@ def decode_batches(
             raise corrupt(outcome, window.path, int(group.sections[outcome.section, POSITION]))
         if marked is not None:
             marks = np.zeros(len(group.sections), np.int8)
-            kernels.mark_attributes(group.sections, marks)
+            decode_kernels.mark_attributes(group.sections, marks)
             marked += group.sections[marks != 0, POSITION].tolist()
         if group.is_last:
             yield from filling.record_batches()

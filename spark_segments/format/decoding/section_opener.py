@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_segments.format.buffers import byte_view
 from spark_segments.format.compression import decompress, decompress_at_once
-from spark_segments.format.decoding import kernels
+from spark_segments.format.decoding import decode_kernels
 from spark_segments.format.decoding.fields import ADDRESS, BUFFER, BUFFER_ADDRESS, CODEC, END, POSITION
 from spark_segments.format.layout import GZIP, LZ4, SNAPPY, ZSTD
 from spark_segments.format.window import Window
@@ -80,7 +80,7 @@ class SectionOpener:
         0 where the first is left to `decompress`: another kind of frame, damage, or too large for the memory.
         """
         memory = self._room()
-        count = int(kernels.open_sections(sections[:_MOST_OPENED], memory, wanted_bytes))
+        count = int(decode_kernels.open_sections(sections[:_MOST_OPENED], memory, wanted_bytes))
         if self._keep and count:
             sections[:count, BUFFER] = len(self._buffers)
             sections[:count, BUFFER_ADDRESS] = memory.address
@@ -107,7 +107,7 @@ class SectionOpener:
         """Points leading sections to the parts, and keeps these. How many there are."""
         count = len(parts)
         buffers = list(map(pa.py_buffer, parts)) if self._keep else parts
-        kernels.point_sections(sections, buffers)
+        decode_kernels.point_sections(sections, buffers)
         if self._keep:
             sections[:count, BUFFER] = np.arange(len(self._buffers), len(self._buffers) + count)
             sections[:count, BUFFER_ADDRESS] = sections[:count, ADDRESS]

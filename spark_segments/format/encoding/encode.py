@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_segments.errors import InvalidOptionError, RecordTooLargeError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.compression import compress, decompressed_limit
-from spark_segments.format.encoding import fields, kernels
+from spark_segments.format.encoding import encode_kernels, fields
 from spark_segments.format.encoding.arrow_buffers import RecordColumns
 from spark_segments.format.layout import (
     BATCH_OVERHEAD,
@@ -83,7 +83,7 @@ def encode_runs(
     count = len(runs.base_offsets)
     run_ends = np.ascontiguousarray(runs.starts[1:], np.int64)
     tombstones = np.zeros(count, np.int64)
-    record_bytes = kernels.measure(columns, selected, rows is None, run_ends, tombstones)
+    record_bytes = encode_kernels.measure(columns, selected, rows is None, run_ends, tombstones)
     if record_bytes < 0:
         raise IndexError(f"rows has a number that is not among the {columns.count} rows")
     cut_bytes = max(min(batch_bytes, max_message_bytes, _LARGEST_SIZE), 1)
@@ -190,7 +190,7 @@ class _Encoder:
             table[:, [fields.POSITION, fields.SIZE, fields.ATTRIBUTES]] = stored
             tables.append(table)
         for table in tables:
-            kernels.seal(out, table, self.leader_epoch)
+            encode_kernels.seal(out, table, self.leader_epoch)
         return buffer[:byte_position], tables
 
     def _write(self, out: np.ndarray, byte_position: int, number: int) -> tuple[int, int, np.ndarray]:
@@ -200,7 +200,7 @@ class _Encoder:
         not even one batch has room, returns the same number, the size that the batch needs, and an empty table.
         """
         table = np.empty((_TABLE_ROWS, fields.TABLE_COLUMNS), np.int64)
-        number, byte_position, batches, problem, row, value = kernels.write_batches(
+        number, byte_position, batches, problem, row, value = encode_kernels.write_batches(
             self, number, out, byte_position, table
         )
         if problem == fields.NO_ROOM:

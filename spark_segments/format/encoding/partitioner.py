@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.format.encoding import kernels
+from spark_segments.format.encoding import encode_kernels
 from spark_segments.format.encoding.arrow_buffers import binary_view, one_array
 
 
@@ -20,7 +20,7 @@ def murmur2_partitions(keys: pa.Array | pa.ChunkedArray, partitions: int) -> np.
         raise InvalidOptionError("A topic has no partitions to choose from", expected="1 or more", found=partitions)
     partition_ids = np.empty(len(keys), np.int32)
     keys = one_array(keys)
-    kernels.partitions_of(binary_view(keys, "key", len(keys)), partitions, partition_ids)
+    encode_kernels.partitions_of(binary_view(keys, "key", len(keys)), partitions, partition_ids)
     return partition_ids
 
 
@@ -33,7 +33,7 @@ def group_rows(partition_ids: np.ndarray, partitions: int) -> tuple[np.ndarray, 
     ids = np.ascontiguousarray(partition_ids, np.int32)
     order = np.empty(len(ids), np.int64)
     starts = np.zeros(partitions + 1, np.int64)
-    wrong: int = kernels.group(ids, order, starts)
+    wrong: int = encode_kernels.group(ids, order, starts)
     if wrong >= 0:
         raise InvalidOptionError(
             f"The partition of row {wrong} does not exist", expected=f"0 to {partitions - 1}", found=int(ids[wrong])

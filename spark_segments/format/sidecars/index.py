@@ -15,7 +15,7 @@ import numpy as np
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
 from spark_segments.format.layout import NO_TIMESTAMP
-from spark_segments.format.sidecars import kernels
+from spark_segments.format.sidecars import segment_kernels
 from spark_segments.format.sidecars.fields import (
     LAST_ENTRY_TIMESTAMP,
     MAX_RELATIVE_OFFSET,
@@ -192,7 +192,7 @@ def _entries(
     time_entries = np.empty((len(batches), 2), np.int64)
     ends = np.empty((len(run_ends), 2), np.int64)
     run_ends = np.ascontiguousarray(run_ends, np.int64)
-    kernels.append(batch_columns(batches), run_ends, limits, states, offset_entries, time_entries, ends)
+    segment_kernels.append(batch_columns(batches), run_ends, limits, states, offset_entries, time_entries, ends)
     offset_count, time_count = ends[-1] if len(ends) else (0, 0)
     return offset_entries[:offset_count], time_entries[:time_count], ends
 

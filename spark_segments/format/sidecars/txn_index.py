@@ -15,7 +15,7 @@ import numpy as np
 
 from spark_segments.errors import CorruptBatchError
 from spark_segments.format.batches import BatchTable
-from spark_segments.format.sidecars import kernels
+from spark_segments.format.sidecars import segment_kernels
 
 TXN_ENTRY_VERSION = 0
 TXN_ENTRY = np.dtype(
@@ -75,7 +75,7 @@ class AbortedTransactions:
         if len(candidates) and len(self):
             order = np.lexsort((self.first_offset, self.producer_id))
             marks = np.empty(len(candidates), np.uint8)
-            kernels.mark_undone(
+            segment_kernels.mark_undone(
                 batches.producer_id[candidates],
                 batches.base_offset[candidates] + offset_shift,
                 batches.last_offset[candidates] + offset_shift,

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.values.avro import kernels
+from spark_segments.values.avro import avro_kernels
 from spark_segments.values.avro import operations as k
 from spark_segments.values.avro.recursive import RecursiveReader, contains_itself
 from spark_segments.values.avro.schema import DURATION, Node
@@ -81,7 +81,7 @@ class AvroReader:
         counts = np.zeros(width, np.int64)
         sizes = np.zeros(width, np.int64)
         arguments = self.program, b"" if data is None else data, starts, ends
-        row, reason = kernels.read_rows(*arguments, False, counts, sizes, [], [], left)
+        row, reason = avro_kernels.read_rows(*arguments, False, counts, sizes, [], [], left)
         if reason != k.FINE:
             raise Undecodable(k.REASONS[reason], int(row))
         widths = np.array([column.width for column in self.columns], np.int64)
@@ -90,7 +90,7 @@ class AvroReader:
         filled = _Filled(self.columns, counts, sizes)
         counts[:] = 0
         sizes[:] = 0
-        kernels.read_rows(*arguments, True, counts, sizes, filled.outs, filled.bytes_outs, left)
+        avro_kernels.read_rows(*arguments, True, counts, sizes, filled.outs, filled.bytes_outs, left)
         with refused_by_arrow():
             return self.assemble(filled, None)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
-from spark_segments.values.avro import kernels
+from spark_segments.values.avro import avro_kernels
 from spark_segments.values.avro import operations as k
 from spark_segments.values.avro.read import MOST_BYTES, Line, program_of
 from spark_segments.values.avro.schema import Node, default_array
@@ -34,13 +34,13 @@ def write(array: pa.Array, node: Node, prefix: bytes = b"") -> pa.BinaryArray:
     index = np.zeros(plan.depth + 2, np.int64)
     stop = np.zeros(plan.depth + 2, np.int64)
     arguments = program_of(plan.lines), len(array), prefix, nodes
-    row, reason = kernels.write_rows(*arguments, False, np.empty(0, np.uint8), offsets, index, stop)
+    row, reason = avro_kernels.write_rows(*arguments, False, np.empty(0, np.uint8), offsets, index, stop)
     if reason != k.FINE:
         raise Undecodable(k.REASONS[reason], int(row))
     if offsets[-1] > MOST_BYTES:
         raise Undecodable("more than 2 GiB of values in a batch")
     out = np.empty(int(offsets[-1]) + k.SLACK, np.uint8)
-    kernels.write_rows(*arguments, True, out, offsets, index, stop)
+    avro_kernels.write_rows(*arguments, True, out, offsets, index, stop)
     content = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out[: int(offsets[-1])])]
     return pa.Array.from_buffers(pa.binary(), len(array), content)
 

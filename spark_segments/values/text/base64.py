@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from spark_segments.values.column_types import valid_bits
 from spark_segments.values.rows import offsets_of
-from spark_segments.values.text.kernels import base64_bytes, base64_text
+from spark_segments.values.text.text_kernels import base64_bytes, base64_text
 from spark_segments.values.undecodable import Undecodable
 
 _ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)

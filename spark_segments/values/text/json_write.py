@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_segments.errors import InvalidOptionError
 from spark_segments.values.rows import offsets_of
 from spark_segments.values.text import base64 as base64_text
-from spark_segments.values.text.kernels import json_strings
+from spark_segments.values.text.text_kernels import json_strings
 from spark_segments.values.undecodable import Undecodable
 
 _NULL = pa.scalar("null")
