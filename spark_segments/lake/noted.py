@@ -127,6 +127,7 @@ def described_tables(log: LogDirectory, snapshot: Snapshot) -> list[dict[str, An
             if table is None or before is None or before.topic_id != snapshot.topic_id:
                 raise LogDirError("There is no table of this topic", hint="segments table … --forget-table")
             line["version"] = table.version
+            # Offsets below the log start are left out: no run of the table can read them any more.
             bounds = snapshot.offset_bounds(READ_COMMITTED)
             line["offsets_behind"] = sum(
                 max(0, end - max(start, before.end(number))) for number, (start, end) in bounds.items()

@@ -96,6 +96,8 @@ class GroupSwap(NumberedSwap[GroupCommit, GroupCommit, GroupCommit]):
             return NoEntry(state)
         self._least = state.number
         owner = state.made_by if state.rows else self._made_by
+        # The lease never falls: by a higher number a server learns that another has taken over, and with a lower one it
+        # would commit over the positions of its successor.
         return GroupCommit(
             state.number + 1,
             self._commit_id,

@@ -71,6 +71,12 @@ def load_aborted(
     for index in indexes:
         aborted = index.load(storage)
         parts.append(aborted.overlapping(start_offset, end_offset))
+        # When a transaction was aborted, all that had begun below the last stable offset of then had ended:
+        #
+        #   |start … end|  …  ABORT, last stable offset at or above the end
+        #
+        # So no later index lists a transaction with data below the end. Without this line a short read would open the
+        # indexes of all segments up to the log end.
         if len(aborted) and int(aborted.last_stable_offset.max()) >= end_offset:
             break
     return AbortedTransactions.concatenate(parts)

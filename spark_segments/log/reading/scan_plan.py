@@ -308,6 +308,8 @@ def _begin(part: Part, indexes: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> 
     if index is None:
         return part
     relative_offset = part.start_offset - part.segment.offset_shift - part.segment.name_offset
+    # Both the offset and the position have an entry at or before the part's first batch. The later one is nearer: with
+    # the offset's alone, each piece of a large append would be read from the append's beginning.
     by_offset = position_for_offset(index, relative_offset)
     entry = int(np.searchsorted(index[1], part.start_position, side="right")) - 1
     return replace(part, look_up=LookUp(max(by_offset, int(index[1][entry]) if entry >= 0 else 0)))

@@ -96,6 +96,8 @@ class SegmentFile:
         timestamps, relative_offsets = self.time_index()
         after = int(np.searchsorted(timestamps, timestamp_ms, side="left"))
         older = int(relative_offsets[after - 1]) + 1 + self.row.offset_shift + self.row.name_offset if after else 0
+        # Entries of a clipped row's file can lie outside of the row: below it, where no read may begin, or above it,
+        # where a read of the row finds nothing.
         return min(max(self.row.base_offset, older), self.row.next_offset)
 
     def locate_position(self, byte_position: int) -> int:

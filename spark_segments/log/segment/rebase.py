@@ -17,7 +17,10 @@ def trimmed(window: Window, start_offset: int) -> list[Window]:
     """A window's batches without records below `start_offset`, an offset of the log.
 
     Batches that end below it are left out. A batch that begins below it and ends at or above it is encoded again, as a
-    window of the records that are left.
+    window of the records that are left:
+
+        batches    |1 2 3|4 5 6 7|8 9|        from offset 6 on
+        left                 |6 7|8 9|
     """
     start_offset -= window.offset_shift
     kept = window.batches.last_offset >= start_offset

@@ -193,7 +193,12 @@ def _added(log: TopicLog, versions: Iterable[int]) -> set[str]:
 
 
 def _first_kept(versions: list[int], commits: dict[int, FileInfo], horizon_ms: int) -> int:
-    """The version that was the latest at the horizon. A commit was made at the modification time of its file."""
+    """The version that was the latest at the horizon. A commit was made at the modification time of its file.
+
+        |version 1, 09:00   |version 2, 10:00   horizon, 11:00   |version 3, 12:00
+
+    A reader that opened the topic at the horizon reads version 2: without it, files that the reader needs would go.
+    """
     kept = versions[-1]
     for version, following in reversed(list(pairwise(versions))):
         if commits[following].mtime_ms < horizon_ms:

@@ -43,6 +43,7 @@ class Captured:
 
     def lag(self, log_end_offset: int) -> int:
         """Offsets that the cluster had and that are not here."""
+        # The copy can be ahead: records that were captured may have been lost in the cluster since.
         return max(0, self.high_watermark - log_end_offset)
 
     @staticmethod

@@ -269,6 +269,10 @@ class ErasedTombstones:
 
         The first round sets the horizon, as it does in their batches. The first one after the horizon removes them.
         """
+        # A reader that is behind must meet the tombstone before it goes, or it keeps the erased value for good:
+        #
+        #   |erased| … |first round| … delete.retention.ms … |round: they go|
+        #                          ^ horizon
         log_start = snapshot.partition(partition).log_start_offset
         kept = []
         before = [one for one in ErasedTombstones.of(snapshot.states) if one.partition == partition]
