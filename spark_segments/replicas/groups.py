@@ -49,6 +49,9 @@ def copy_positions(former: LogDirectory, log: LogDirectory, topic: str) -> tuple
             theirs: dict[tuple[str, int], Position] = theirs,
             late: dict[tuple[str, int], Position] = late,
         ) -> dict[tuple[str, int], Position] | None:
+            # Asked again in each try, for a commit of the group here may come first: what an earlier try chose is void.
+            # Of two positions the younger counts, by the clocks of those who committed: nothing else orders commits
+            # of two log directories. Of two as young, the one here stays.
             late.clear()
             late.update(
                 (key, position)

@@ -366,6 +366,9 @@ def partitions_in_new_epochs(here: Snapshot, least_epochs: Mapping[int, int]) ->
     rows = []
     for row in here.partition_rows:
         epochs = LeaderEpochs.of(row)
+        # Above all that anybody has written in: the epochs here, the row's current epoch, which may have no record yet,
+        # and what the former leader may have given out. With an epoch of another leader, a reader of that one would go
+        # on here at an offset that has another record.
         epoch = max(epochs.entries[-1][0] + 1, row.leader_epoch + 1, least_epochs.get(row.partition, 0))
         entries = followed_by(epochs.entries, epoch, row.log_end_offset)
         # The new epoch begins at the log end. A reader of the former leader that is ahead of it learns from the epochs

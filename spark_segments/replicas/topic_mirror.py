@@ -120,7 +120,7 @@ class TopicMirror:
                 try:
                     step = leader.at(number)
                 except InvalidOptionError:
-                    break
+                    break  # the leader no longer has it: the newest version has all its rows that are left
                 if step is not None:
                     yield step, False
                 elif self.reached is not None and self.reached[0] == number - 1:
@@ -146,6 +146,7 @@ class TopicMirror:
         self._copy(version, follower, among)
         paths = {path: done.path for path, done in self.copied.items()}
         change, is_more = follower.plan(version, paths, self.target.storage.now_ms(), among)
+        # A commit would say only which version the follower equals. Of many such versions the last one is committed.
         if not is_more and not is_last:
             self.reached = (
                 version.snapshot.version,

@@ -214,6 +214,7 @@ def _allowed(current: Snapshot, work: RoundPlan, end_offset: int) -> bool:
         return True
     number = work.partition.partition
     start = current.partition(number).log_start_offset
+    # Below the log start no record is left that the lag could protect: retention went on meanwhile.
     return end_offset <= max(start, _first_uncleanable(current, config, work.settings, number))
 
 

@@ -202,6 +202,7 @@ class _Record:
 
     @cached_property
     def dirty_from(self) -> int:
+        # Retention can have passed the cleaner, which begins at the log start then.
         return max(self.partition.first_dirty_offset, self.partition.log_start_offset)
 
     def explained(self, freed_ms: int) -> Explanation:

@@ -377,6 +377,8 @@ def _delete_orphans(job: Job, manifest: Manifest, directories: Sequence[str]) ->
     A writer may stand still between its check of the files' age and its request to commit them. So vacuum takes the
     next version before it decides: that request can no longer be carried out.
     """
+    # The times of files are the store's. By another machine's clock that is ahead, a chunk that a writer is about to
+    # commit could be old enough.
     before_ms = job.storage.now_ms() - ORPHAN_AGE_MS
     step = DIRECTORIES_A_TASK
     tasks = [directories[start : start + step] for start in range(0, len(directories), step)]
@@ -416,7 +418,7 @@ def _despite_others(step: Callable[[], Result]) -> Result:
     for _ in range(TRIES - 1):
         with contextlib.suppress(InvalidOptionError):
             return step()
-    return step()
+    return step()  # the last try: its error is the caller's
 
 
 def all_rows(snapshot: Snapshot) -> pa.Table:

@@ -244,6 +244,8 @@ def _may_roll(grown: _LastSegment, chunk: Segment, rules: RollRules) -> bool:
     """Whether the segment has to end within its last chunk, `chunk`, or before it."""
     segment = grown.segment
     first_timestamp = segment.first_batch_max_timestamp_ms
+    # As in Kafka's LogSegment.timeWaitedForRoll: time passes by the records' timestamps where the first batch has one.
+    # By the machine's clock an import of old records would never roll by time, and late files would roll at once.
     waited_ms = chunk.created_ms - grown.created_ms
     if first_timestamp >= 0:
         waited_ms = grown.largest_timestamp_ms - first_timestamp

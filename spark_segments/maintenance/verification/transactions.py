@@ -102,6 +102,8 @@ def _walked(segments: Iterable[SegmentTransactions]) -> tuple[dict[str, AbortedT
                 under_way.setdefault(producer_id, offset)
                 continue
             first = under_way.pop(producer_id, None)
+            # The last stable offset right after the marker, as Kafka's ProducerStateManager has it: where the first
+            # transaction begins that is still open, else the offset behind the marker.
             if first is not None and kind == ABORT:
                 rows.append((producer_id, first, offset, min(under_way.values(), default=offset + 1)))
         aborted[segment.log_path] = AbortedTransactions.of(rows)
@@ -117,6 +119,8 @@ def check_stable_offset(
     A transaction may have begun below the log start: the row's producer snapshot has it. A marker may have been in a
     hole: then nobody knows whether its transaction has ended.
     """
+    # All are compared from the log start on. Records of an open transaction can be deleted from its beginning on; the
+    # offset of its first record, which the row and the producer snapshot still have, lies below the log start then.
     start = row.log_start_offset
     end = row.log_end_offset
     opened = {*_walked(segments)[1].values(), *_opened_before(row)}
