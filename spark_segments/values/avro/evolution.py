@@ -179,26 +179,16 @@ class _Resolver:
         return Resolution(writer, convert)
 
     def _from_union(self, writer: Node, reader: Node, path: str) -> Resolution:
-        parts: list[Convert] = []
-        children = list(writer.children)
         nullable = reader.kind == "null" or (reader.kind == "union" and reader.null_branch >= 0)
         if writer.null_branch >= 0 and not nullable and self._strict:
             raise Incompatible(f"{path or 'the value'} can be null in the writer's schema, not in the reader's")
-        for at, child in writer.members:
-            try:
-                resolved = self.node(child, reader, path)
-            except Incompatible as error:
-                if self._strict:
-                    raise
-                parts.append(_refuse(reader.type, str(error)))
-                continue
-            children[at] = resolved.node
-            parts.append(resolved.convert)
-        wide = len(writer.members) > 1
-        members_type = pa.struct(
-            [pa.field(f"member{at}", children[b].type) for at, (b, _) in enumerate(writer.members)]
-        )
-        single = children[writer.members[0][0]].type if writer.members else pa.null()
+        members = {branch: self._member(child, reader, path) for branch, child in writer.members}
+        children = [members[at].node if at in members else child for at, child in enumerate(writer.children)]
+        parts = [member.convert for member in members.values()]
+        types = [member.node.type for member in members.values()]
+        wide = len(members) > 1
+        members_type = pa.struct([pa.field(f"member{at}", kind) for at, kind in enumerate(types)])
+        single = types[0] if types else pa.null()
         node = replace(writer, children=tuple(children), type=members_type if wide else single)
 
         def convert(array: pa.Array) -> pa.Array:
@@ -213,6 +203,15 @@ class _Resolver:
             return result
 
         return Resolution(node, convert)
+
+    def _member(self, child: Node, reader: Node, path: str) -> Resolution:
+        """A branch of the writer's union, as the reader has it. Without strictness, an error of its first value."""
+        try:
+            return self.node(child, reader, path)
+        except Incompatible as error:
+            if self._strict:
+                raise
+            return Resolution(child, _refuse(reader.type, str(error)))
 
     def _to_union(self, writer: Node, reader: Node, path: str) -> Resolution:
         if writer.kind == "null" and reader.null_branch >= 0:

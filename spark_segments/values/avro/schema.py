@@ -357,19 +357,22 @@ def _value(node: Node, default: Any) -> Any:
     if node.kind == "map":
         return [(key, _value(node.children[0], item)) for key, item in default.items()]
     if node.kind in ("bytes", "fixed") and default is not None:
-        raw = default.encode("latin-1")
-        if node.logical == "decimal":
-            return decimal.Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-node.scale)
-        if node.logical == "duration":
-            numbers = [int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8)]
-            return dict(zip(("months", "days", "milliseconds"), numbers, strict=True))
-        if node.logical == "uuid":
-            return str(uuid.UUID(bytes=raw))
-        return raw
+        return _value_of_bytes(node, default.encode("latin-1"))
     if node.logical is not None and node.kind in ("int", "long") and default is not None:
         ticks = default * (1000 if node.logical.endswith("millis") else 1)
         return pa.scalar(ticks, pa.int32() if node.logical == "date" else pa.int64()).cast(node.type).as_py()
     return default
+
+
+def _value_of_bytes(node: Node, raw: bytes) -> Any:
+    if node.logical == "decimal":
+        return decimal.Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-node.scale)
+    if node.logical == "duration":
+        numbers = [int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8)]
+        return dict(zip(("months", "days", "milliseconds"), numbers, strict=True))
+    if node.logical == "uuid":
+        return str(uuid.UUID(bytes=raw))
+    return raw
 
 
 def _union_value(node: Node, default: Any) -> Any:

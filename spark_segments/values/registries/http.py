@@ -119,7 +119,8 @@ class HttpRegistry(Registry):
         data = None if body is None else json.dumps(body).encode()
         end = time.monotonic() + MOST_SECONDS
         for attempt in range(1, ATTEMPTS + 1):
-            last = attempt == ATTEMPTS
+            cause: Exception | None = None
+            may_pass = True
             try:
                 answer = answer_to(method, self.address + path, data, self._headers, end=end, redirects=_REDIRECTS)
                 if answer.status == _NOT_FOUND:
@@ -127,31 +128,37 @@ class HttpRegistry(Registry):
                 if answer.status < 300:
                     return json.loads(answer.body)
                 # What a registry refuses once it refuses again. An error of its own, or too many requests, may pass.
-                if last or (answer.status < _FIRST_OF_SERVER and answer.status != _TOO_MANY):
-                    raise self._refused(method, path, answer)
-            except TimeoutError:
-                raise self.error(
-                    "The schema registry does not answer in time",
-                    "Check schema.registry and the network",
-                    f"no whole answer within {MOST_SECONDS:.0f} s",
-                ) from None
+                may_pass = answer.status >= _FIRST_OF_SERVER or answer.status == _TOO_MANY
+                failure = self._refused(method, path, answer)
+            except TimeoutError:  # of all attempts together: no time is left for another
+                raise self._late() from None
             except EndlessAnswerError:
                 raise self.error(
                     "The schema registry's answer has no end", found=f"more than {MOST_ANSWER_BYTES >> 20} MiB"
                 ) from None
             except (HTTPError, OSError) as error:
-                if last:
-                    found = str(getattr(error, "reason", None) or error).rpartition(": ")[2][:200]
-                    raise self.error(
-                        "The schema registry does not answer", "Check schema.registry and the network", found
-                    ) from None
+                failure = self._unreachable(error)
             except (ValueError, RecursionError) as error:  # cut on its way, or no registry's
-                if last:
-                    raise self.error(
-                        "What answers is no schema registry", "Check schema.registry", "an answer that is no JSON"
-                    ) from error
+                failure = self._no_registry()
+                cause = error
+            if attempt == ATTEMPTS or not may_pass:
+                raise failure from cause
             time.sleep(max(0.0, min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), end - time.monotonic())))
         raise AssertionError("the last attempt returns or raises")
+
+    def _late(self) -> RegistryError:
+        return self.error(
+            "The schema registry does not answer in time",
+            "Check schema.registry and the network",
+            f"no whole answer within {MOST_SECONDS:.0f} s",
+        )
+
+    def _unreachable(self, error: Exception) -> RegistryError:
+        found = str(getattr(error, "reason", None) or error).rpartition(": ")[2][:200]
+        return self.error("The schema registry does not answer", "Check schema.registry and the network", found)
+
+    def _no_registry(self) -> RegistryError:
+        return self.error("What answers is no schema registry", "Check schema.registry", "an answer that is no JSON")
 
     def _refused(self, method: str, path: str, answer: HttpAnswer) -> RegistryError:
         return self.error(f"The schema registry refused {method} {path}", self._advice(answer), _reason(answer))

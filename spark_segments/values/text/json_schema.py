@@ -52,32 +52,48 @@ def _type(schema: Any, root: _Root, path: str, depth: int) -> pa.DataType:
         raise _unclear(path, schema)
     if "$ref" in schema:
         return _type_of_reference(schema["$ref"], root, path, depth)
-    for word in ("oneOf", "anyOf", "allOf"):
-        choices = [choice for choice in schema.get(word) or () if choice != {"type": "null"}]
-        if len(choices) == 1:
-            return _type(choices[0], root, path, depth + 1)
-        if choices:
-            raise _unclear(path, f"{word} of {len(choices)} types")
-    kinds = schema.get("type", "object" if "properties" in schema else None)
-    names = [name for name in (kinds if isinstance(kinds, list) else [kinds]) if name not in ("null", None)]
-    if sorted(map(str, names)) == ["integer", "number"]:
-        names = ["number"]
-    if len(names) != 1:
-        values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
-        if values and all(isinstance(value, str) for value in values if value is not None):
-            return pa.string()
-        raise _unclear(path, kinds)
+    choices = _choices(schema, path)
+    if choices:
+        return _type(choices[0], root, path, depth + 1)
+    name = _type_name(schema, path)
+    if name is None:
+        return pa.string()
     hint = schema.get("connect.type")
     if hint in _CONNECT:
         return _CONNECT[hint]
-    if names == ["array"]:
+    if name == "array":
         return pa.list_(pa.field("element", _type(schema.get("items"), root, f"{path}[]", depth + 1)))
-    if names == ["object"]:
+    if name == "object":
         return _object(schema, root, path, depth)
     plain = {"integer": pa.int64(), "number": pa.float64(), "string": pa.string(), "boolean": pa.bool_()}
-    if names[0] not in plain:
-        raise _unclear(path, names[0])
-    return plain[names[0]]
+    if name not in plain:
+        raise _unclear(path, name)
+    return plain[name]
+
+
+def _choices(schema: dict[str, Any], path: str) -> list[Any]:
+    """The one schema that a value is of, beside null; none where the schema offers no choice of schemas."""
+    for word in ("oneOf", "anyOf", "allOf"):
+        choices = [choice for choice in schema.get(word) or () if choice != {"type": "null"}]
+        if len(choices) > 1:
+            raise _unclear(path, f"{word} of {len(choices)} types")
+        if choices:
+            return choices
+    return []
+
+
+def _type_name(schema: dict[str, Any], path: str) -> Any:
+    """The one type that a schema names, beside null; None where it lists texts alone."""
+    kinds = schema.get("type", "object" if "properties" in schema else None)
+    names = [name for name in (kinds if isinstance(kinds, list) else [kinds]) if name not in ("null", None)]
+    if sorted(map(str, names)) == ["integer", "number"]:
+        return "number"
+    if len(names) == 1:
+        return names[0]
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    if values and all(isinstance(value, str) for value in values if value is not None):
+        return None
+    raise _unclear(path, kinds)
 
 
 def _object(schema: dict[str, Any], root: _Root, path: str, depth: int) -> pa.DataType:
@@ -140,17 +156,24 @@ def check_fits(kind: pa.DataType, target: pa.DataType, path: str) -> None:
     if t.is_map(target) and t.is_map(kind):
         check_fits(kind.item_type, target.item_type, f"{path}{{}}")
         return
-    is_number = t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind)
-    is_text = t.is_string(kind) or t.is_large_string(kind) or t.is_temporal(kind) or t.is_binary(kind)
-    right = (
-        t.is_null(kind)
-        or (t.is_integer(target) and t.is_integer(kind))
-        or (t.is_floating(target) and is_number)
-        or (t.is_boolean(target) and t.is_boolean(kind))
-        or ((t.is_string(target) or t.is_binary(target)) and is_text)
-    )
-    if not right:
+    if not _holds(target, kind):
         raise _misfit(path, kind, target)
+
+
+def _holds(target: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a plain type of a schema has the values of a column of `kind`."""
+    t = pa.types
+    if t.is_null(kind):
+        return True
+    if t.is_integer(target):
+        return bool(t.is_integer(kind))
+    if t.is_floating(target):
+        return bool(t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind))
+    if t.is_boolean(target):
+        return bool(t.is_boolean(kind))
+    if t.is_string(target) or t.is_binary(target):
+        return bool(t.is_string(kind) or t.is_large_string(kind) or t.is_temporal(kind) or t.is_binary(kind))
+    return False
 
 
 def _misfit(path: str, kind: pa.DataType, target: object) -> InvalidOptionError:
