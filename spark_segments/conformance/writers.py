@@ -229,27 +229,34 @@ def check_writer(
     read: LogReader | None = None,
 ) -> Counter[str]:
     """Gives a writer tasks, says each failure in a line, and counts the outcomes."""
-    judge, read = judge or verified, read or consumed
     outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as place:
         for number, name in enumerate(tasks):
-            writers = [CommandWriter(command) for _ in range(_RACERS if name == RACE else 1)]
-            written = _Written(writers[0], Path(place) / str(number))
-            try:
-                _play(name, written, writers)
-                problems = list(_problems(written, judge, read))
-                outcome = FAILED if problems else PASSED
-            except UnsupportedError:
-                outcome, problems = UNSUPPORTED, []
-            except WrongError as wrong:
-                outcome, problems = FAILED, [str(wrong)]
-            finally:
-                for writer in writers:
-                    writer.close()
+            directory = Path(place) / str(number)
+            outcome, problems = _outcome(name, command, directory, judge or verified, read or consumed)
             outcomes[outcome] += 1
             for problem in problems:
                 say(f"FAILED {name}: {problem}")
     return outcomes
+
+
+def _outcome(
+    name: str, command: Sequence[str], directory: Path, judge: Judge, read: LogReader
+) -> tuple[str, list[str]]:
+    """(the outcome of a task, what is wrong): a writer does the task in a new directory, or several race there."""
+    writers = [CommandWriter(command) for _ in range(_RACERS if name == RACE else 1)]
+    try:
+        written = _Written(writers[0], directory)
+        _play(name, written, writers)
+        problems = list(_problems(written, judge, read))
+    except UnsupportedError:
+        return UNSUPPORTED, []
+    except WrongError as wrong:
+        problems = [str(wrong)]
+    finally:
+        for writer in writers:
+            writer.close()
+    return FAILED if problems else PASSED, problems
 
 
 def _play(name: str, written: _Written, writers: Sequence[CommandWriter]) -> None:

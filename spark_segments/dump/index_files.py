@@ -81,33 +81,51 @@ def dump_time_index(source: DumpSource, path: str, options: DumpOptions) -> Iter
     log = _LogReader(source, path_beside(path, "log"), options.max_message_bytes)
     if not log.exists:
         yield _missing_log(path)
-    offset_index = _offset_index_beside(source, path)
-    mismatches = Complaints("timestamp mismatches", path, ("indexTimestamp", "logTimestamp"))
-    disorder = Complaints("timestamps out of order", path, ("indexTimestamp", "previousTimestamp"))
-    not_found = Complaints("offsets not found", path, ("indexOffset", "logOffset"))
-    previous = NO_TIMESTAMP
+    checks = _TimeChecks(log, _offset_index_beside(source, path), base_offset, path)
     for number, entry in enumerate(_index_entries(source, path, TIME_ENTRY)):
         relative_offset = int(entry["relative_offset"])
         timestamp = int(entry["timestamp"])
-        offset = base_offset + relative_offset
         # A preallocated index is full of zeros behind its last entry.
         if relative_offset == 0 and number > 0:
             break
         if log.exists:
-            batch = log.find(position_for_offset(offset_index, relative_offset), offset)
-            if batch is None or batch.last_offset != offset:
-                not_found.add(offset, -1 if batch is None else batch.last_offset)
-            else:
-                largest = log.largest_timestamp(batch)
-                if largest != timestamp:
-                    mismatches.add(timestamp, largest)
-                if previous >= timestamp:
-                    disorder.add(timestamp, previous)
+            checks.check(relative_offset, timestamp)
         if not options.verify_index_only:
-            yield {"kind": "time index entry", "timestamp": timestamp, "offset": offset}
-        previous = timestamp
-    for complaints in (mismatches, disorder, not_found):
-        yield from complaints.entries(newest_first=False)
+            yield {"kind": "time index entry", "timestamp": timestamp, "offset": base_offset + relative_offset}
+    yield from checks.entries()
+
+
+class _TimeChecks:
+    """The entries of a .timeindex, each compared with its batch and with the entry before it."""
+
+    def __init__(
+        self, log: _LogReader, offset_index: tuple[np.ndarray, np.ndarray], base_offset: int, path: str
+    ) -> None:
+        self._log = log
+        self._offset_index = offset_index
+        self._base_offset = base_offset
+        self._previous = NO_TIMESTAMP
+        self._mismatches = Complaints("timestamp mismatches", path, ("indexTimestamp", "logTimestamp"))
+        self._disorder = Complaints("timestamps out of order", path, ("indexTimestamp", "previousTimestamp"))
+        self._not_found = Complaints("offsets not found", path, ("indexOffset", "logOffset"))
+
+    def check(self, relative_offset: int, timestamp: int) -> None:
+        offset = self._base_offset + relative_offset
+        previous = self._previous
+        self._previous = timestamp
+        batch = self._log.find(position_for_offset(self._offset_index, relative_offset), offset)
+        if batch is None or batch.last_offset != offset:
+            self._not_found.add(offset, -1 if batch is None else batch.last_offset)
+            return
+        largest = self._log.largest_timestamp(batch)
+        if largest != timestamp:
+            self._mismatches.add(timestamp, largest)
+        if previous >= timestamp:
+            self._disorder.add(timestamp, previous)
+
+    def entries(self) -> Iterator[Entry]:
+        for complaints in (self._mismatches, self._disorder, self._not_found):
+            yield from complaints.entries(newest_first=False)
 
 
 def dump_txn_index(source: DumpSource, path: str, options: DumpOptions) -> Iterator[Entry]:

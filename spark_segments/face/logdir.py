@@ -141,15 +141,7 @@ class LogDir(LogDirectory, Prints):
         self.check_writable()
         overrides = normal_overrides(config or {})
         source_storage = Storage(path, dict(storage_options or {}))
-        if LogDirectory.is_marked(source_storage):
-            raise LogDirError(
-                "The location is a log directory of this package, and none that Kafka wrote",
-                path=path,
-                expected="<topic>-<partition> directories of Kafka",
-                hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
-            )
-        if source_storage.is_local and not Path(source_storage.location()).exists():
-            raise LogDirError("There is no such directory", path=path, expected="a log directory of Kafka")
+        self._check_source(path, source_storage)
         from spark_segments.kafka.directory import KafkaDirectory, committed_directory
         from spark_segments.kafka.groups import import_groups
         from spark_segments.kafka.internal_topics.consumer_offsets import TOPIC
@@ -157,16 +149,7 @@ class LogDir(LogDirectory, Prints):
 
         source = committed_directory(source_storage) if replicated else KafkaDirectory(source_storage)
         names = source.topics()
-        topics = selected_topics(names, [topic] if isinstance(topic, str) else topic)
-        if exclude_internal:
-            topics = [name for name in topics if not name.startswith("__")]
-        if not topics:
-            raise (LogDirError if topic is None else UnknownTopicError)(
-                "The directory holds no such topic to import",
-                path=path,
-                expected="<topic>-<partition> directories" if topic is None else topic,
-                found=", ".join(names[:20]) or "none",
-            )
+        topics = _topics_to_import(path, names, topic, exclude_internal=exclude_internal)
         has_groups = TOPIC in names
         offsets = _group_offsets(path, groups if has_groups else (), storage_options)  # before the logs, which may grow
         report = import_all(
@@ -184,6 +167,18 @@ class LogDir(LogDirectory, Prints):
         if offsets:
             import_groups(self, offsets, source, report, all_topics=topic is None)
         return report
+
+    def _check_source(self, path: str, source: Storage) -> None:
+        """Raises LogDirError for a location that cannot be a log directory of Kafka."""
+        if LogDirectory.is_marked(source):
+            raise LogDirError(
+                "The location is a log directory of this package, and none that Kafka wrote",
+                path=path,
+                expected="<topic>-<partition> directories of Kafka",
+                hint=f"segments mirror {path} {self.uri} keeps copies of its topics",
+            )
+        if source.is_local and not Path(source.location()).exists():
+            raise LogDirError("There is no such directory", path=path, expected="a log directory of Kafka")
 
     def export_kafka(
         self,
@@ -255,6 +250,23 @@ def _figures(topic: Topic, read: Sequence[Mapping[int, int]]) -> tuple[Any, ...]
     ends = {row["partition"]: row["log_end_offset"] for row in rows}
     lags = [sum(max(0, ends.get(number, 0) - offset) for number, offset in one.items()) for one in read]
     return topic.name, len(rows), records, Bytes(size), max(lags, default=None)
+
+
+def _topics_to_import(
+    path: str, names: Sequence[str], topic: str | Sequence[str] | None, *, exclude_internal: bool
+) -> list[str]:
+    """The topics of a Kafka directory that have these names or patterns. Raises where there are none."""
+    topics = selected_topics(names, [topic] if isinstance(topic, str) else topic)
+    if exclude_internal:
+        topics = [name for name in topics if not name.startswith("__")]
+    if not topics:
+        raise (LogDirError if topic is None else UnknownTopicError)(
+            "The directory holds no such topic to import",
+            path=path,
+            expected="<topic>-<partition> directories" if topic is None else topic,
+            found=", ".join(names[:20]) or "none",
+        )
+    return topics
 
 
 def _group_offsets(path: str, patterns: Sequence[str], storage_options: Mapping[str, str] | None) -> GroupOffsets:

@@ -278,12 +278,17 @@ def reset(
     if dry_run:
         return
     confirm(f"Move {len(moves)} positions of group {group}?", yes)
+    # Against the positions that were shown: a commit by a reader meanwhile is an error, and is not overwritten.
+    handle.commit(positions, _new_positions(moves, snapshots))
+
+
+def _new_positions(moves: Sequence[Move], snapshots: Mapping[str, Snapshot]) -> dict[str, dict[int, Position]]:
+    """{topic: {partition: position}} where the moves go."""
     new_positions: dict[str, dict[int, Position]] = {name: {} for name in snapshots}
     for move in moves:
         state = PartitionState.of(snapshots[move.topic], move.partition)
         new_positions[move.topic][move.partition] = state.position(move.new_position)
-    # Against the positions that were shown: a commit by a reader meanwhile is an error, and is not overwritten.
-    handle.commit(positions, new_positions)
+    return new_positions
 
 
 @with_options

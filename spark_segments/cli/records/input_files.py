@@ -125,19 +125,9 @@ def blocks(file: str, reached: Reached, live: LiveInput | None = None, encoding:
     with contextlib.nullcontext((live, int)) if live is not None else opened(file, encoding) as (stream, byte_position):
         while True:
             begun = len(rest)
-            # Twice the line that has not ended: read in steps of one size, a very long line would be copied at each.
-            room = min(begun + max(BLOCK_BYTES, begun), _LARGEST_BLOCK)
-            if room == begun:
-                raise unreadable(file, f"a line of more than {_LARGEST_BLOCK} bytes")
-            block = pa.allocate_buffer(room)
+            block = _block_behind(rest, file)
             content = np.frombuffer(block, np.uint8)
-            content[:begun] = rest
-            try:
-                size = stream.readinto(content[begun:])
-            except UnicodeError as error:
-                raise undecodable(file, error, encoding) from None
-            except OSError as error:  # of a codec, which does not name the file
-                raise unreadable(file, error) from None
+            size = _read_into(stream, content[begun:], file, encoding)
             if size == 0:
                 break
             if size is None:
@@ -154,6 +144,29 @@ def blocks(file: str, reached: Reached, live: LiveInput | None = None, encoding:
         print(f"The last line, of {begun} bytes, has no end: it is not appended.", file=sys.stderr)
     elif begun:
         yield _without_mark(block[:begun], file) if is_first else block[:begun]
+
+
+def _block_behind(rest: np.ndarray, file: str) -> pa.Buffer:
+    """A block that begins with the rest of the block before it: a line that has not ended."""
+    begun = len(rest)
+    # Twice the line that has not ended: read in steps of one size, a very long line would be copied at each.
+    room = min(begun + max(BLOCK_BYTES, begun), _LARGEST_BLOCK)
+    if room == begun:
+        raise unreadable(file, f"a line of more than {_LARGEST_BLOCK} bytes")
+    block = pa.allocate_buffer(room)
+    np.frombuffer(block, np.uint8)[:begun] = rest
+    return block
+
+
+def _read_into(stream: Any, room: np.ndarray, file: str, encoding: str) -> int | None:
+    """How many bytes were read: 0 at the end, None where nothing came for a while."""
+    try:
+        size: int | None = stream.readinto(room)
+    except UnicodeError as error:
+        raise undecodable(file, error, encoding) from None
+    except OSError as error:  # of a codec, which does not name the file
+        raise unreadable(file, error) from None
+    return size
 
 
 def _without_mark(block: pa.Buffer, file: str) -> pa.Buffer:

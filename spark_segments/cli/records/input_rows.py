@@ -126,22 +126,29 @@ class Input:
         encoding = text_encoding(encoding)
         file_format = chosen or _format_of(paths[0])
         source = cls(paths, file_format, named, columns, properties, typed, partition, encoding)
-        if encoding != UTF_8 and source.format in (Format.PARQUET, Format.DELTA):
-            raise InvalidOptionError(
-                f"{source.format} has no encoding of text", expected="no --encoding", found=encoding
-            )
-        names = _OPTIONS.get(source.format, ())
-        if source.format is not Format.DELTA and not named.keys() <= {*names}:
-            raise InvalidOptionError(
-                f"Unknown option of the format {source.format}",
-                expected=" or ".join(names) or "no option",
-                found=min(named.keys() - {*names}),
-            )
-        is_lines = source.format in (Format.TEXT, Format.JSON, Format.ENVELOPE) and len(paths) == 1
-        if linger_seconds is None or encoding != UTF_8 or not is_lines or not is_stream(paths[0]):
+        source._check_options()
+        if linger_seconds is None or not source._is_stream_of_lines():
             return source
         descriptor = LiveInput.opened(None if paths[0] == STANDARD_INPUT else paths[0])
         return source if descriptor is None else replace(source, live=LiveInput(descriptor, linger_seconds))
+
+    def _check_options(self) -> None:
+        """Raises InvalidOptionError for options that the format does not have."""
+        if self.encoding != UTF_8 and self.format in (Format.PARQUET, Format.DELTA):
+            raise InvalidOptionError(
+                f"{self.format} has no encoding of text", expected="no --encoding", found=self.encoding
+            )
+        names = _OPTIONS.get(self.format, ())
+        if self.format is not Format.DELTA and not self.options.keys() <= {*names}:
+            raise InvalidOptionError(
+                f"Unknown option of the format {self.format}",
+                expected=" or ".join(names) or "no option",
+                found=min(self.options.keys() - {*names}),
+            )
+
+    def _is_stream_of_lines(self) -> bool:
+        is_lines = self.format in (Format.TEXT, Format.JSON, Format.ENVELOPE) and len(self.paths) == 1
+        return is_lines and self.encoding == UTF_8 and is_stream(self.paths[0])
 
     def batches(self, progress: Progress) -> Iterator[pa.RecordBatch]:
         """The rows of all files in the order of their names, with a writer's columns. `progress`: of files' bytes."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.format.decoding import decode_kernels
-from spark_segments.format.decoding.batch_groups import WantedRecords, batch_groups, offsets_of_headers
+from spark_segments.format.decoding.batch_groups import BatchGroup, WantedRecords, batch_groups, offsets_of_headers
 from spark_segments.format.decoding.columns import MOST_ROWS, DecodedColumns, record_batches
 from spark_segments.format.decoding.fields import POSITION
 from spark_segments.format.decoding.outcomes import corrupt
@@ -77,6 +77,13 @@ def decode_batches(
         for rows in offsets:
             yield from record_batches(selection, len(rows), {"offset": pa.array(rows)}, {"partition": partition})
         return
+    yield from _decoded(window, partition, exclude, selection, marked)
+
+
+def _decoded(
+    window: Window, partition: int, exclude: np.ndarray | None, selection: WantedRecords, marked: list[int] | None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a window, group by group, into columns that take groups as long as they have room."""
     filling: DecodedColumns | None = None
     for group in batch_groups(window, exclude, selection):
         if filling is not None and not filling.has_room(group):
@@ -88,12 +95,18 @@ def decode_batches(
         if outcome.problem:
             raise corrupt(outcome, window.path, int(group.sections[outcome.section, POSITION]))
         if marked is not None:
-            marks = np.zeros(len(group.sections), np.int8)
-            decode_kernels.mark_attributes(group.sections, marks)
-            marked += group.sections[marks != 0, POSITION].tolist()
+            marked += _with_attributes(group)
         if group.is_last:
             yield from filling.record_batches()
             filling = None
+
+
+def _with_attributes(group: BatchGroup) -> list[int]:
+    """The positions of the batches that have a record with attributes."""
+    marks = np.zeros(len(group.sections), np.int8)
+    decode_kernels.mark_attributes(group.sections, marks)
+    positions: list[int] = group.sections[marks != 0, POSITION].tolist()
+    return positions
 
 
 def batches_of_offsets(
