@@ -134,10 +134,10 @@ class Segment:
     DELETING: ClassVar = "deleting"
     """Out of the log, and vacuum has begun to delete the file: nothing takes the row back."""
 
-    @staticmethod
-    def of_table(table: pa.Table) -> list[Segment]:
+    @classmethod
+    def of_table(cls, table: pa.Table) -> list[Segment]:
         """The rows of a table as values."""
-        return [Segment(*row) for row in _rows(table, SEGMENT_SCHEMA)]
+        return [cls(*row) for row in _rows(table, SEGMENT_SCHEMA)]
 
     @staticmethod
     def table(segments: Iterable[Segment]) -> pa.Table:
@@ -270,12 +270,12 @@ class Partition:
     leader_epochs: tuple[tuple[int, int], ...] = ((0, 0),)
     producer_snapshot: bytes | None = None
 
-    @staticmethod
-    def of_table(table: pa.Table) -> list[Partition]:
+    @classmethod
+    def of_table(cls, table: pa.Table) -> list[Partition]:
         """The rows of a table as values."""
         names = PARTITION_SCHEMA.names
         rows = (dict(zip(names, row, strict=True)) for row in _rows(table, PARTITION_SCHEMA))
-        return [Partition(**row | {"leader_epochs": _epoch_pairs(row["leader_epochs"])}) for row in rows]
+        return [cls(**row | {"leader_epochs": _epoch_pairs(row["leader_epochs"])}) for row in rows]
 
     @staticmethod
     def table(partitions: Iterable[Partition]) -> pa.Table:

@@ -56,8 +56,8 @@ class Transaction:
     def __str__(self) -> str:
         return f"transaction {self.application}:{self.version}" if self.key is None else f"idempotency key {self.key}"
 
-    @staticmethod
-    def named(once: str | None, txn: AnyTransaction | None) -> Transaction | None:
+    @classmethod
+    def named(cls, once: str | None, txn: AnyTransaction | None) -> Transaction | None:
         """The transaction of an append with an idempotency key or a transaction; None for an append with neither.
 
         Raises InvalidOptionError for both, for a key that is no text or empty, and as `checked` does.
@@ -68,7 +68,7 @@ class Transaction:
             raise InvalidOptionError("An append has an idempotency key (once) or a transaction, not both")
         if not _is_name(once):
             raise InvalidOptionError("An idempotency key is no name", expected="text", found=repr(once))
-        return Transaction(KEY_PREFIX + once, 0)  # its commit sets the version
+        return cls(KEY_PREFIX + once, 0)  # its commit sets the version
 
 
 AnyTransaction = Transaction | tuple[str, int]

@@ -78,9 +78,9 @@ class LatestPart(PartWithRivals[Part]):
     Both are by offset.
     """
 
-    @staticmethod
+    @classmethod
     def planned(
-        snapshot: Snapshot, offsets: Offsets, selection: Selection, max_partition_bytes: int | None = None
+        cls, snapshot: Snapshot, offsets: Offsets, selection: Selection, max_partition_bytes: int | None = None
     ) -> Iterator[LatestPart]:
         """The parts of the view of `offsets`, which a `Scan` has clipped to the snapshot, by partition and offset.
 
@@ -105,7 +105,7 @@ class LatestPart(PartWithRivals[Part]):
                     first = parts[0]
                     head = heads.get(parts[0].partition, ())
                     after = tuple(part for part in head if part.end_offset > first.start_offset)
-                    latest.append(LatestPart(tuple(parts), after))
+                    latest.append(cls(tuple(parts), after))
         return iter(sorted(latest, key=lambda part: (part.partition, part.parts[0].start_offset)))
 
 

@@ -25,8 +25,8 @@ class LostManifest:
     def error(self, log: TopicLog) -> LogDirError:
         return LogDirError(self.message, path=log.location, hint=self.hint)
 
-    @staticmethod
-    def of(log: TopicLog) -> LostManifest:
+    @classmethod
+    def of(cls, log: TopicLog) -> LostManifest:
         """What a rebuild of this topic would say. Raises FormatVersionError as a rebuild does, and StorageError."""
         free = f"to begin anew without its records, delete {recovery_directory(log.topic)}"
         gone = f"The manifest of topic {log.topic} is gone"
@@ -36,11 +36,11 @@ class LostManifest:
             raise
         except UNREADABLE:
             message = f"{gone}, and nothing is left that a rebuild could begin with"
-            return LostManifest(message, f"Restore the log directory from a backup; {free}")
+            return cls(message, f"Restore the log directory from a backup; {free}")
         if remains.snapshot.deleted_ms is not None:
-            return LostManifest(f"{gone}, and the topic was deleted", free.capitalize())
+            return cls(f"{gone}, and the topic was deleted", free.capitalize())
         message = f"{gone}, but commits of the topic were made"
-        return LostManifest(message, f"segments verify LOG_DIR {log.topic} --repair rebuilds it; {free}")
+        return cls(message, f"segments verify LOG_DIR {log.topic} --repair rebuilds it; {free}")
 
 
 def lost_commits(log: TopicLog, notes: CommitNotes, latest: int) -> LogDirError | None:

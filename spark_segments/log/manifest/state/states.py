@@ -66,11 +66,11 @@ class Erasure:
         keys = "unknown" if self.keys is None else f"{self.keys:,}"
         return f"version {self.version} of {moment(self.committed_ms)} ({keys} keys)"
 
-    @staticmethod
-    def of(snapshot: Snapshot) -> list[Erasure]:
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> list[Erasure]:
         """The erasures that the topic remembers, by version."""
         with reading(ERASURES):
-            erasures = [Erasure(**fields) for fields in json.loads(snapshot.states.get(ERASURES, "[]"))]
+            erasures = [cls(**fields) for fields in json.loads(snapshot.states.get(ERASURES, "[]"))]
             return sorted(erasures, key=lambda erasure: erasure.version)
 
     @staticmethod
