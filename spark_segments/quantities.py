@@ -178,9 +178,9 @@ class Moment:
     monotonic: float
     wall: float
 
-    @staticmethod
-    def now() -> Moment:
-        return Moment(time.monotonic(), time.time())
+    @classmethod
+    def now(cls) -> Moment:
+        return cls(time.monotonic(), time.time())
 
     @property
     def seconds_ago(self) -> float:

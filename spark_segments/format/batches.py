@@ -64,17 +64,17 @@ class BatchTable:
     def __len__(self) -> int:
         return len(self.byte_position)
 
-    @staticmethod
-    def empty(rows: int = 0) -> BatchTable:
+    @classmethod
+    def empty(cls, rows: int = 0) -> BatchTable:
         """A table of `rows` uninitialized rows."""
-        return BatchTable(*(np.empty(rows, dtype) for dtype in _DTYPES))
+        return cls(*(np.empty(rows, dtype) for dtype in _DTYPES))
 
-    @staticmethod
-    def concatenate(tables: list[BatchTable]) -> BatchTable:
+    @classmethod
+    def concatenate(cls, tables: list[BatchTable]) -> BatchTable:
         """The rows of all tables, in their order."""
         if not tables:
             return BatchTable.empty()
-        return BatchTable(*(np.concatenate([getattr(table, name) for table in tables]) for name in _NAMES))
+        return cls(*(np.concatenate([getattr(table, name) for table in tables]) for name in _NAMES))
 
     def take(self, rows: Any) -> BatchTable:
         """The rows of a slice, a mask or an array of indexes."""

@@ -228,8 +228,8 @@ class TablePositions:
             fields["facts"] = dataclasses.asdict(self.facts)
         return json.dumps({"segments": fields})
 
-    @staticmethod
-    def from_json(text: str) -> TablePositions | None:
+    @classmethod
+    def from_json(cls, text: str) -> TablePositions | None:
         """The positions in a commit's text; None for a text that another program wrote."""
         try:
             fields = json.loads(text)["segments"]
@@ -240,7 +240,7 @@ class TablePositions:
             for name, (start, end) in fields["offsets"].items():
                 positions[int(name)] = Position(end, topic_id, epochs.get(name, 0))
                 starts[int(name)] = start
-            return TablePositions(
+            return cls(
                 topic_id,
                 positions,
                 starts,

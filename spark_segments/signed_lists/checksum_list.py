@@ -35,10 +35,10 @@ class ChecksumList:
         """The list in a file. Raises InvalidOptionError for a line that is none of a list."""
         return ChecksumList.of_lines(path, path.read_text(encoding="utf-8").splitlines())
 
-    @staticmethod
-    def of_lines(path: Path, lines: Iterable[str], first_number: int = 1) -> ChecksumList:
+    @classmethod
+    def of_lines(cls, path: Path, lines: Iterable[str], first_number: int = 1) -> ChecksumList:
         """The list that lines of a file say. Raises InvalidOptionError."""
-        checksums = ChecksumList()
+        checksums = cls()
         for number, line in enumerate(lines, start=first_number):
             try:
                 value = json.loads(line)

@@ -23,11 +23,11 @@ class ActiveProducers:
     epoch: np.ndarray
     last_offset: np.ndarray  # of the log; negative if the producer's epoch has only markers
 
-    @staticmethod
-    def of(entries: Iterable[ProducerEntry] = ()) -> ActiveProducers:
+    @classmethod
+    def of(cls, entries: Iterable[ProducerEntry] = ()) -> ActiveProducers:
         rows = sorted((entry.producer_id, entry.producer_epoch, entry.last_offset) for entry in entries)
         columns = np.array(rows, np.int64).reshape(-1, 3)
-        return ActiveProducers(columns[:, 0], columns[:, 1], columns[:, 2])
+        return cls(columns[:, 0], columns[:, 1], columns[:, 2])
 
     def mask(self, batches: BatchTable, offset_shift: int) -> np.ndarray:
         """bool[n]: the batches that are their producer's last, or markers of its epoch if the epoch has no data."""

@@ -49,8 +49,8 @@ class RecordColumns:
     header_key: BinaryView
     header_value: BinaryView
 
-    @staticmethod
-    def of(records: pa.RecordBatch | pa.Table | Mapping[str, Any]) -> RecordColumns:
+    @classmethod
+    def of(cls, records: pa.RecordBatch | pa.Table | Mapping[str, Any]) -> RecordColumns:
         """Views of the columns key, value, timestamp and headers, of which only the last and the first may be missing.
 
         Strings count as their UTF-8 bytes, int64 timestamps as milliseconds. Raises InvalidOptionError for other types.
@@ -63,7 +63,7 @@ class RecordColumns:
         count = len(columns["value"])
         if any(len(column) != count for column in columns.values()):
             raise InvalidOptionError("The columns of records differ in length", expected=count)
-        return RecordColumns(
+        return cls(
             count,
             binary_view(columns.get("key"), "key", count),
             binary_view(columns["value"], "value", count),

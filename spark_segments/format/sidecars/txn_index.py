@@ -43,17 +43,17 @@ class AbortedTransactions:
     def __len__(self) -> int:
         return len(self.producer_id)
 
-    @staticmethod
-    def of(rows: Iterable[tuple[int, int, int, int]] = ()) -> AbortedTransactions:
+    @classmethod
+    def of(cls, rows: Iterable[tuple[int, int, int, int]] = ()) -> AbortedTransactions:
         """From rows of (producer id, first offset, last offset, last stable offset)."""
         columns = np.array(list(rows), np.int64).reshape(-1, 4)
-        return AbortedTransactions(*(np.ascontiguousarray(columns[:, column]) for column in range(4)))
+        return cls(*(np.ascontiguousarray(columns[:, column]) for column in range(4)))
 
-    @staticmethod
-    def concatenate(parts: Iterable[AbortedTransactions]) -> AbortedTransactions:
+    @classmethod
+    def concatenate(cls, parts: Iterable[AbortedTransactions]) -> AbortedTransactions:
         """The rows of all parts, in their order."""
         tables = [AbortedTransactions.of(), *parts]
-        return AbortedTransactions(*(np.concatenate([getattr(table, name) for table in tables]) for name in _NAMES))
+        return cls(*(np.concatenate([getattr(table, name) for table in tables]) for name in _NAMES))
 
     def overlapping(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """The transactions that overlap [start_offset, end_offset)."""

@@ -49,9 +49,9 @@ class WriterLimits:
     max_message_bytes: int
     is_compacted: bool
 
-    @staticmethod
-    def of(config: TopicConfig) -> WriterLimits:
-        return WriterLimits(config.segment_bytes, config.max_message_bytes, config.compact)
+    @classmethod
+    def of(cls, config: TopicConfig) -> WriterLimits:
+        return cls(config.segment_bytes, config.max_message_bytes, config.compact)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,11 @@ class TransactionEvents:
         """Whether there is a marker that aborts a transaction."""
         return bool((self.kind == ABORT).any())
 
-    @staticmethod
-    def concatenate(parts: Sequence[TransactionEvents]) -> TransactionEvents:
+    @classmethod
+    def concatenate(cls, parts: Sequence[TransactionEvents]) -> TransactionEvents:
         """The events of all parts, in their order."""
-        none = TransactionEvents(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
-        return TransactionEvents(
+        none = cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int8))
+        return cls(
             *(np.concatenate([getattr(part, name) for part in [none, *parts]]) for name in none.__dataclass_fields__)
         )
 
