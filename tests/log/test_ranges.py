@@ -108,6 +108,17 @@ def test_a_file_that_became_shorter_is_one_clear_error(log):
     assert (raised.value.expected, raised.value.found) == (f"{segment.log_bytes} bytes", f"{size} bytes")
 
 
+def test_a_shorter_file_is_the_same_error_behind_batches_that_are_left_out(log, limits):
+    segment = one_segment(log)
+    batches = parts(SegmentFile(log.storage, segment).windows())
+    size = batches[-1][0] + 10
+    os.truncate(Path(log.uri) / segment.path, size)
+    limits(WINDOW_BYTES=700)
+    with pytest.raises(CorruptBatchError, match="shorter than the log says") as raised:
+        list(SegmentFile(log.storage, segment).windows(wanted_position=batches[1][0]))
+    assert (raised.value.expected, raised.value.found) == (f"{segment.log_bytes} bytes", f"{size} bytes")
+
+
 def test_an_error_says_the_position_in_the_file(log):
     segment = one_segment(log)
     ranges, wanted = every_third(log.storage, segment)

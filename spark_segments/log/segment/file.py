@@ -167,11 +167,8 @@ class SegmentFile:
                 check_crc=check_crc,
             ):
                 for window in _windows_of(step, end):
-                    if wanted_position > window.byte_position:
-                        end = window.end_position
-                        window = window.take(window.batches.byte_position >= wanted_position)
-                        window = window if len(window.batches) else replace(window, behind=end)
-                    yield from (window,) if as_written else opened(window)
+                    rest = _from_position(window, wanted_position)
+                    yield from (rest,) if as_written else opened(rest)
 
     def windows_in(self, ranges: Ranges, *, check_crc: bool = True) -> Iterator[Window]:
         """As `windows`, the batches in ranges of a segment's file, all of magic 2: what lies between them is not
@@ -283,6 +280,16 @@ def errors_from(byte_position: int) -> Iterator[None]:
     except CorruptBatchError as error:
         error.byte_position = byte_position + (error.byte_position or 0)
         raise
+
+
+def _from_position(window: Window, byte_position: int) -> Window:
+    """The batches of a window that begin at a position of the file or behind it, maybe none: the window says all the
+    same where it ends.
+    """
+    if byte_position <= window.byte_position:
+        return window
+    kept = window.take(window.batches.byte_position >= byte_position)
+    return kept if len(kept.batches) else replace(kept, behind=window.end_position)
 
 
 def _windows_of(step: WalkStep, log_bytes: int) -> Iterator[Window]:
