@@ -35,6 +35,7 @@ FIXED = (
     "deleted: roll, delete records",
     "compacted: compact, make again",
     "both: vacuum, mirror",
+    "compacted: index on a header, compact, erase",
     "imported: source cleans, roll",
     "captured: append, capture",
     "captured: append, source erases",

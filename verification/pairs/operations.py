@@ -39,6 +39,7 @@ from verification.kafka_protocol.serving import serving
 from verification.pairs.model import Partition, Record
 from verification.pairs.world import (
     DAY_MS,
+    HEADER,
     HOUR_MS,
     MINUTE_MS,
     Replayed,
@@ -184,6 +185,11 @@ def compacted(world: World, _: Any) -> None:
 def index_all(world: World) -> None:
     """The index of keys, which `consume --key` asks from then on."""
     succeeded(index(world.log, topics=[world.topic]))
+
+
+def index_header(world: World) -> None:
+    """An index on a header, which `consume --where` asks from then on."""
+    succeeded(index(world.log, topics=[world.topic], on=[f"header.{HEADER}"]))
 
 
 def drop_tombstones(world: World) -> None:
@@ -895,6 +901,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("delete all records", delete_all_records, deleted_records, is_deleting),
     Operation("vacuum", vacuum_all),
     Operation("index", index_all),
+    Operation("index on a header", index_header),
     Operation("erase", erase_first, erased),
     Operation("erase last", erase_last, erased),
     Operation("erase history", erase_history, erased),

@@ -24,7 +24,7 @@ from verification.kafka_protocol.serving import consumer, serving
 from verification.kills.table_rows import content
 from verification.pairs.model import Place, Record
 from verification.pairs.operations import ARCHIVES, LATE, succeeded
-from verification.pairs.world import Taking, World, check_equal, rows_by_place, segments
+from verification.pairs.world import HEADER, Taking, World, check_equal, rows_by_place, segments
 from verification.world.manifest_rows import forget_rows
 from verification.world.stores.memory_store import memory_log
 
@@ -84,6 +84,25 @@ def by_condition(world: World) -> None:
         late = {place: record for place, record in records.items() if record.timestamp_ms >= middle_ms}
         time_condition = pc.field("timestamp") >= since
         check_equal(rows_by_place(scanned.where(time_condition).to_table().filter(time_condition)), late)
+
+
+def by_header(world: World) -> None:
+    """Of a header that half of the records have, and of one that a record has. Records of others have none: what has a
+    header is taken from a full scan.
+    """
+    field = f"header.{HEADER}"
+    for options in ({}, {"isolation": "read_committed"}, {"view": "latest"}):
+        topic = world.log.topic(world.topic)
+        rows = topic.scan(**options).to_table().to_pylist()
+        for values in ([b"odd"], [b"%d" % world.made, b"1"]):
+            of_header = [row for row in rows if any(has_value(header, values) for header in row["headers"] or ())]
+            expected = [(row["partition"], row["offset"]) for row in of_header]
+            found = topic.scan(columns=["partition", "offset"], where={field: values}, **options).to_table().to_pylist()
+            check_equal([(row["partition"], row["offset"]) for row in found], expected)
+
+
+def has_value(header: dict[str, Any], values: list[bytes]) -> bool:
+    return header["key"] == HEADER and header["value"] in values
 
 
 def latest(world: World) -> None:
@@ -279,6 +298,7 @@ READERS = (
     Reader("offsets", offsets),
     Reader("by time", by_time),
     Reader("by condition", by_condition),
+    Reader("by header", by_header),
     Reader("latest", latest),
     Reader("verify --deep", deep_verification),
     Reader("polars", polars),

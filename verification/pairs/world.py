@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from spark_segments import LogDir
 from spark_segments.cli import main
 from spark_segments.duckdb import TopicDatabase
+from spark_segments.format.layout import HEADERS_TYPE
 from spark_segments.storage import FileInfo, Storage
 from verification.kafka_protocol.broker import running_broker
 from verification.pairs.model import Partition, Place, Record, Seen, TopicModel
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+
+HEADER = "parity"
+"""The name of the headers of the records that are appended here."""
 
 Row = tuple[bytes | None, bytes | None, int]
 """Key, value, and how long before now its time is, in ms."""
@@ -244,6 +248,7 @@ class World:
     def append(self, rows: list[Row], **options: Any) -> dict[int, list[Record]]:
         """Appends rows, and returns the records by partition, in order."""
         placed, table = self.placed(rows), self.as_table(rows)
+        table = table.append_column("headers", pa.array(map(headers_of, rows), HEADERS_TYPE))
         self.log.topic(self.topic).append(table, **options)
         self.has_own_records = True
         return placed
@@ -416,6 +421,14 @@ def check_equal(seen: Any, expected: Any) -> None:
         if rows
     ]
     raise AssertionError("; ".join(words))
+
+
+def headers_of(row: Row) -> list[dict[str, Any]]:
+    """Some headers of a row: two of one name, of which half of the rows have the same value."""
+    _, value, _ = row
+    is_odd = value is not None and int(value) % 2 == 1
+    values = [b"odd" if is_odd else b"even", value]
+    return [{"key": HEADER, "value": own} for own in values]
 
 
 def rows_by_place(table: Any) -> dict[Place, Record]:
