@@ -347,17 +347,21 @@ def test_an_erasure_beside_the_job_leaves_no_entry_in_an_index_on_a_header(tmp_p
 
 def test_records_of_an_erased_key_that_left_the_log_before_leave_the_index_here_and_at_a_follower(tmp_path):
     log = LogDir.create(str(tmp_path / "log"))
-    log.create_topic("t", 1, CONFIG | {"cleanup.policy": "compact"})
+    log.create_topic("t", 2, CONFIG | {"cleanup.policy": "compact"})
+    log.topic("t").append([{"key": "other", "value": "v", "partition": 1}])
+    erase(log, topics=["t"], keys=[b"other"])  # what it rewrote says nothing of partition 0
     for number in range(3):
         rows = [{"key": key, "value": str(number), "headers": [("trace-id", key)]} for key in ("a", "b", f"c{number}")]
+        rows = [row | {"partition": 0} for row in rows]
         log.topic("t").append(rows)
-    log.topic("t").append([{"key": "a", "value": None}, {"key": "b", "value": "newest"}])
+    rows = [{"key": "a", "value": None}, {"key": "b", "value": "newest"}]
+    log.topic("t").append([row | {"partition": 0} for row in rows])
     roll(log)
     index(log, on=[TRACE])
     copy = LogDir.create(str(tmp_path / "copy"))
     mirror(copy, leader=log)
     index(copy, on=[TRACE])
-    log.topic("t").append([{"key": "z", "value": "last"}])
+    log.topic("t").append([{"key": "z", "value": "last", "partition": 0}])
     roll(log)
     log.topic("t").alter({"delete.retention.ms": "0"})
     for _ in range(3):
