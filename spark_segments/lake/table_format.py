@@ -128,10 +128,10 @@ class DataFile:
 
 def new_file_name() -> str:
     """The name of a file that this package writes."""
-    return f"rows-{uuid.uuid4()}.snappy.parquet"
+    return f"rows-{uuid.uuid4()}.zstd.parquet"
 
 
-_FILE_NAME = re.compile(r"rows-[0-9a-f-]{36}\.snappy\.parquet")
+_FILE_NAME = re.compile(r"rows-[0-9a-f-]{36}\.zstd\.parquet")
 
 
 def has_floats(fields: Iterable[pa.Field]) -> bool:

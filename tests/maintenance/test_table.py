@@ -79,6 +79,17 @@ def emptied(log):
 # In step
 
 
+def test_files_are_compressed_by_zstd(log, delta):
+    with_orders(log)
+    update(log, delta)
+    append(log, (b"d", b"1"))
+    update(log, delta, optimize_from=2)
+    files = list(Path(delta).glob("rows-*.zstd.parquet"))
+    groups = [pq.read_metadata(file).row_group(0) for file in files]
+    codecs = {group.column(number).compression for group in groups for number in range(group.num_columns)}
+    assert (len(files), codecs) == (3, {"ZSTD"})
+
+
 @pytest.mark.cases(2)
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
