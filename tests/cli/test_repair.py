@@ -175,7 +175,7 @@ def test_a_follower_whose_only_commit_is_lost_is_rebuilt_with_its_records(tmp_pa
     made_over(follower)
     assert numbers(follower) == []
     [finding] = verify(follower).findings
-    assert "expected one mark of version 0" in str(finding) and "--repair" in finding.message
+    assert "expected one commit of version 0" in str(finding) and "--repair" in finding.message
     with pytest.raises(LogDirError, match="made over a lost manifest"):
         append(follower, 10)
     segments("verify", follower.uri, TOPIC, "--repair", "--yes")

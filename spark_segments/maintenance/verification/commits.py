@@ -180,10 +180,12 @@ def _without_note(log: TopicLog, state: TableState, notes: CommitNotes) -> Itera
     """
     try:
         for commit in commits_down_from(log, state, notes.newest_copy + 1):
-            note = read_note(log.storage, log.topic, commit.name)
-            if not commit.agrees_with(note):
+            others = [name for name in notes.by_version.get(commit.name.version, ()) if name in notes.marked]
+            read = [read_note(log.storage, log.topic, name) for name in dict.fromkeys([commit.name, *others])]
+            agreeing = [note for note in read if note is not None and commit.agrees_with(note)]
+            if not agreeing:
                 yield commit
-            elif note is not None and note.before == digest_of(()):
+            elif any(note.before == digest_of(()) for note in agreeing):
                 return
     except FileNotFoundError:  # vacuum takes commits before a checkpoint
         return

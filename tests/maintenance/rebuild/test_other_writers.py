@@ -13,6 +13,7 @@ from spark_segments.cli import main
 from spark_segments.log.manifest.recovery import missing_notes
 from spark_segments.log.manifest.recovery.missing_notes import write_note
 from spark_segments.maintenance import verify
+from spark_segments.storage.numbered_files import crc_line
 from verification.rebuild.lost import (
     TOPIC,
     again,
@@ -68,6 +69,45 @@ def test_our_commits_behind_another_writers_are_rebuilt(tmp_path, fault):
     before = numbers(log)
     log = rebuilt(log)
     assert numbers(log) == before == [*range(21), *range(30, 60)]
+    is_usable(log)
+
+
+def renamed(log: LogDir, version: int, commit_id: str, name: str, *, is_marked: bool) -> None:
+    """Gives a commit the id of another writer, and its note, and its mark if any, the name that this writer has for it."""
+    commit = Path(log.uri, "_manifest", TOPIC, "_delta_log", f"{version:020d}.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        action.get("commitInfo", {}).update(commitId=commit_id, attempt=0)
+    commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    directory = Path(log.uri, "_recovery", TOPIC)
+    [note] = directory.glob(f"{version:020d}.*.note")
+    [mark] = directory.glob(f"{version:020d}.*.made")
+    head, _, rest = note.read_bytes().partition(b"\n")
+    head = json.dumps(json.loads(head) | {"commit": f"{name}-0"}, separators=(",", ":")).encode()
+    _, _, payload = rest.partition(b"\n")
+    note.unlink()
+    mark.unlink()
+    (directory / f"{version:020d}.{name}-0.note").write_bytes(head + crc_line(head) + payload)
+    if is_marked:
+        (directory / f"{version:020d}.{name}-0.made").write_bytes(b"{}\n")
+
+
+@pytest.mark.parametrize(
+    ("commit_id", "name"),
+    [("AB" * 16, "ab" * 16), ("writer-f/7", "5d" * 16)],
+    ids=["an id in upper case", "an id that is no name, and a digest of its own"],
+)
+def test_another_writers_name_of_a_commit_makes_no_second_commit_of_it(tmp_path, commit_id, name):
+    log = new_log(tmp_path)
+    append(log, 0)
+    append(log, 10)
+    renamed(log, 1, commit_id, name, is_marked=True)
+    renamed(log, 2, commit_id, name, is_marked=False)  # the writer died before its mark, or has not written it yet
+    for first in (20, 30, 40):
+        append(again(log), first)
+    assert verify(again(log), deep=True).findings == []
+    log = rebuilt(log)
+    assert numbers(log) == [*range(50)]
     is_usable(log)
 
 

@@ -14,7 +14,6 @@ import hashlib
 import json
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ def note_name(version: int, actions: Sequence[Action]) -> NoteName:
     name can have: then the digest of its actions stands for it.
     """
     info = commit_info(actions)
-    commit = f"{info.get('commitId')}-{info.get('attempt')}"
+    commit = f"{str(info.get('commitId')).lower()}-{info.get('attempt')}"
     if not _COMMIT.fullmatch(commit):
         commit = f"{hashlib.sha256(encoded(actions)).hexdigest()[:32]}-0"
     return NoteName(version, commit)
@@ -81,12 +80,13 @@ class CommitNotes:
         return {name.version for name in self.marked}
 
     @property
-    def made_twice(self) -> list[int]:
-        """The versions after the newest copy that two commits have made, in order. A store takes one commit of a
-        number, so that the manifest of the first was lost, and a topic was made in its place.
-        """
-        counts = Counter(name.version for name in self.marked)
-        return sorted(version for version, count in counts.items() if count > 1 and version > self.newest_copy)
+    def marked_twice(self) -> Mapping[int, Sequence[NoteName]]:
+        """{version after the newest copy that has several marks: their names}, in order. See `rival_version`."""
+        names: dict[int, list[NoteName]] = {}
+        for name in sorted(self.marked, key=lambda name: (name.version, name.commit)):
+            if name.version > self.newest_copy:
+                names.setdefault(name.version, []).append(name)
+        return {version: of_version for version, of_version in names.items() if len(of_version) > 1}
 
     def has_proven(self, version: int) -> bool:
         """Whether a version has a note that its mark proves."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_segments.errors import FormatVersionError, LogDirError
-from spark_segments.log.manifest.files.commit_notes import CommitNotes, recovery_directory
+from spark_segments.log.manifest.files.commit_notes import CommitNotes, read_note, recovery_directory
 from spark_segments.log.manifest.recovery.playback import known_topic
 from spark_segments.log.manifest.state.recovery_copy import UNREADABLE
 from spark_segments.log.manifest.state.topic_log import TableState, TopicLog
@@ -45,20 +45,20 @@ class LostManifest:
 
 def lost_commits(log: TopicLog, notes: CommitNotes, latest: int) -> LogDirError | None:
     """The error where any version that was made is above the latest one of the manifest, and its commit, or one before
-    it, is not in Delta's log; or where two commits have made a version, of which the manifest has one.
+    it, is not in Delta's log; or where two commits have made one version.
 
     `notes`: listed before the manifest was read. A commit that comes between the two is in both, save where a network
     file system still believes that the commit's file is missing: a listing does not.
     """
     message = f"Commits of topic {log.topic} were made that its manifest does not have"
     hint = f"segments verify LOG_DIR {log.topic} --repair rebuilds the manifest with all that is known of them"
-    if notes.made_twice:
-        version = notes.made_twice[0]
+    version = _rival_version(log, notes)
+    if version is not None:
         return LogDirError(
             message,
             path=log.location,
-            expected=f"one mark of version {version} in {recovery_directory(log.topic)}",
-            found=f"{sum(name.version == version for name in notes.marked)}: the topic was made over a lost manifest",
+            expected=f"one commit of version {version} that has a mark in {recovery_directory(log.topic)}",
+            found=f"{len(notes.marked_twice[version])}: the topic was made over a lost manifest",
             hint=hint,
         )
     last = max(notes.made_versions, default=-1)
@@ -73,11 +73,25 @@ def lost_commits(log: TopicLog, notes: CommitNotes, latest: int) -> LogDirError 
     )
 
 
+def _rival_version(log: TopicLog, notes: CommitNotes) -> int | None:
+    """A version that two commits have made: a store takes one commit of a number. So the manifest that had the first
+    was lost, and a topic was made in its place.
+
+    Two names of one commit are no two commits: two writers may each have written a note of another one's, which has no
+    id that a name can have. Their notes lead to the same state.
+    """
+    for version, names in notes.marked_twice.items():
+        read = [read_note(log.storage, log.topic, name) for name in names]
+        if len({note.after for note in read if note is not None}) > 1:
+            return version
+    return None
+
+
 def check_none_lost(log: TopicLog, state: TableState, notes: CommitNotes) -> None:
     """To be called before a commit on a state. Raises LogDirError where later commits were made and are lost. `notes`:
     listed after the state was read.
     """
-    if max(notes.made_versions, default=-1) <= state.version and not notes.made_twice:
+    if max(notes.made_versions, default=-1) <= state.version and not notes.marked_twice:
         return
     latest = log.following(state.table)[-1].version  # another writer has made its commit before its mark
     error = lost_commits(log, notes, latest)

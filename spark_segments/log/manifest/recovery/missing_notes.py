@@ -71,7 +71,8 @@ def write_missing_notes(log: TopicLog, state: TableState, notes: CommitNotes) ->
     paths: list[str] = []
     try:
         for commit in commits_down_from(log, state, notes.newest_copy + 1):
-            if commit.name in notes.by_version.get(commit.name.version, ()):
+            version = commit.name.version
+            if commit.name in notes.by_version.get(version, ()) or notes.has_proven(version):
                 break
             missing.append(commit)
         # The oldest first: who finds the newest note takes it that those before it are there. After a kill in the midst
