@@ -14,7 +14,7 @@ from spark_segments.conformance.kit import FAILED, PASSED, UNSUPPORTED
 from spark_segments.conformance.writers import RACE, TASKS, check_writer
 from spark_segments.maintenance import verify
 from tests.conftest import ROOT
-from verification.specification.specification_appender import FAULTS, FOLLOWING
+from verification.specification.specification_appender import FAULTS
 from verification.specification.specification_reader import ManagedLog, as_json
 from verification.specification.witness import read
 
@@ -62,7 +62,7 @@ def test_a_writer_that_breaks_a_rule_in_silence_fails(fault, monkeypatch):
     outcomes = check_writer([*WRITER, fault], failures.append, tasks=[task], judge=judged, read=package_read)
     assert outcomes == {FAILED: 1}
     rules = {failure.split(": ")[1] for failure in failures}
-    assert rules - {"read"} == {FAULTS[fault], FOLLOWING.get(fault, FAULTS[fault])}, failures
+    assert rules - {"read"} == {FAULTS[fault]}, failures
 
 
 def test_a_program_that_knows_no_task_is_not_supported(monkeypatch):

@@ -1280,8 +1280,8 @@ MUTANTS = (
         "rebuild",
         "the note of a try that lost counts as that of the commit",
         "log/manifest/recovery/missing_notes.py",
-        "            if commit.name in notes.by_version.get(commit.name.version, ()):\n",
-        "            if notes.by_version.get(commit.name.version, ()):\n",
+        "            if commit.name in notes.by_version.get(version, ()) or notes.has_proven(version):\n",
+        "            if notes.by_version.get(version, ()):\n",
         "tests/maintenance/rebuild/test_other_writers.py::test_a_note_of_a_try_that_lost_is_not_that_of_the_commit",
     ),
     Mutant(

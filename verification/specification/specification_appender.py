@@ -51,9 +51,6 @@ FAULTS = {
 }
 """What the writer may do wrong, each with the rule that it breaks."""
 
-FOLLOWING = {"no commit id": "W23"}
-"""A further rule that is broken then: the note of a commit is named by the commit's id."""
-
 
 class RefusedError(Exception):
     """What is asked for is not allowed. Nothing was committed."""

@@ -73,7 +73,7 @@ def test_our_commits_behind_another_writers_are_rebuilt(tmp_path, fault):
 
 
 def renamed(log: LogDir, version: int, commit_id: str, name: str, *, is_marked: bool) -> None:
-    """Gives a commit the id of another writer, and its note, and its mark if any, the name that this writer has for it."""
+    """Gives a commit the id of another writer, and its note, and its mark if any, the name that this writer has."""
     commit = Path(log.uri, "_manifest", TOPIC, "_delta_log", f"{version:020d}.json")
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
     for action in actions:
