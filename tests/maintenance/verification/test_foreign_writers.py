@@ -12,7 +12,7 @@ import pytest
 from spark_segments import LogDir
 from spark_segments.log import Change, Snapshot
 from spark_segments.maintenance import verify
-from verification.specification.specification_appender import CHECKPOINT_VERSIONS, FAULTS, FOLLOWING, Appender
+from verification.specification.specification_appender import CHECKPOINT_VERSIONS, FAULTS, Appender
 from verification.specification.specification_writer import Record
 
 CONFIG = {"segment.bytes": "100000", "max.message.bytes": "20000", "cleanup.policy": "compact"}
@@ -38,7 +38,7 @@ def written(root: Path, fault: str | None) -> LogDir:
 def test_what_a_writer_does_wrong_is_found_with_its_rule(fault, tmp_path):
     log = written(tmp_path, fault)
     rules = {finding.rule for finding in verify(log, deep=True).findings}
-    assert rules == {FAULTS[fault], FOLLOWING.get(fault, FAULTS[fault])}
+    assert rules == {FAULTS[fault]}
 
 
 def test_partitions_that_were_added_later_excuse_no_missing_epochs(tmp_path):
