@@ -142,7 +142,7 @@ class IndexList:
         # The version comes first: what a newer one has behind the line is not ours to judge.
         if type(version) is int and version > most:
             raise FormatVersionError(
-                f"The index of {topic} was written by a newer version of this package",
+                f"The index of {topic}{f' on {on}' if on else ''} was written by a newer version of this package",
                 expected=f"format.version {most}",
                 found=version,
                 hint="Use a newer spark-segments: until then the index is left alone, and look-ups scan the log",

@@ -119,40 +119,58 @@ class KeyIndexes:
     def forget_erased(
         self, topic: str, *, keys: Sequence[bytes] | None = None, at_once: bool = False, version: int | None = None
     ) -> None:
-        """Takes what was erased out of the indexes of a topic; with a `version`, of those not checked up to it yet."""
+        """Takes what was erased out of the indexes of a topic; with a `version`, of those not checked up to it yet. Of
+        the indexes that fail, the first one's error is raised after all others.
+        """
+        errors: list[SegmentsError] = []
         for name in indexes(self._storage, topic):
-            files = IndexFiles(self._storage, topic, name)
-            newest = files.newest_list()
-            is_due = version is None or not is_checked(newest, self._log.manifest(topic), version)
-            update = IndexUpdate(self._log, files, Report("index", dry_run=False))
-            is_left = not newest.is_kept
-            if newest.is_kept and is_due:
-                try:
-                    update.check(keys=keys, at_once=at_once)
-                except UnknownTopicError:  # of a deleted topic no index is believed
-                    is_left = True
-            if is_left and at_once:
-                update.delete_left_runs()
+            try:
+                self._forget(IndexFiles(self._storage, topic, name), keys, at_once, version)
+            except SegmentsError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _forget(self, files: IndexFiles, keys: Sequence[bytes] | None, at_once: bool, version: int | None) -> None:
+        """As `forget_erased`, of an index."""
+        newest = files.newest_list()
+        is_due = version is None or not is_checked(newest, self._log.manifest(files.topic), version)
+        update = IndexUpdate(self._log, files, Report("index", dry_run=False))
+        is_left = not newest.is_kept
+        if newest.is_kept and is_due:
+            try:
+                update.check(keys=keys, at_once=at_once)
+            except UnknownTopicError:  # of a deleted topic no index is believed
+                is_left = True
+        if is_left and at_once:
+            update.delete_left_runs()
 
     def has_keys(self, topic: str, keys: Sequence[bytes], *, besides: Mapping[int, Collection[int]]) -> bool:
         """Whether an index of the topic has an entry of any of the keys, also of records that have left the log, at
         other offsets than `besides`. What cannot be read may have one.
         """
         for name in indexes(self._storage, topic):
-            newest = IndexFiles(self._storage, topic, name).newest_list()
-            if newest.is_damaged:
+            try:
+                if self._has_keys(IndexFiles(self._storage, topic, name), keys, besides):
+                    return True
+            except SegmentsError:  # `forget_erased` raises it, after all other indexes
                 return True
-            if newest.on:  # the hash of a field's value is no hash of a key
-                snapshot = self._log.manifest(topic).snapshot()
-                if newest.topic_id == snapshot.topic_id and any(has_lost(run, snapshot) for run in newest.runs):
-                    return True
-                continue
-            answers = self._asked(newest, newest.runs, keys)
-            for run, answer in zip(newest.runs, answers, strict=True):
-                if answer is None or answer.is_anywhere:
-                    return True
-                if {*answer.offsets.tolist()} - {*besides.get(run.partition, ())}:
-                    return True
+        return False
+
+    def _has_keys(self, files: IndexFiles, keys: Sequence[bytes], besides: Mapping[int, Collection[int]]) -> bool:
+        """As `has_keys`, of an index."""
+        newest = files.newest_list()
+        if newest.is_damaged:
+            return True
+        if newest.on:  # the hash of a field's value is no hash of a key
+            snapshot = self._log.manifest(files.topic).snapshot()
+            return newest.topic_id == snapshot.topic_id and any(has_lost(run, snapshot) for run in newest.runs)
+        answers = self._asked(newest, newest.runs, keys)
+        for run, answer in zip(newest.runs, answers, strict=True):
+            if answer is None or answer.is_anywhere:
+                return True
+            if {*answer.offsets.tolist()} - {*besides.get(run.partition, ())}:
+                return True
         return False
 
     def _asked(self, index_list: IndexList, runs: Sequence[Run], values: Sequence[bytes]) -> list[RunAnswer | None]:
@@ -163,17 +181,22 @@ class KeyIndexes:
         ask = partial(find_in_run, self._storage, index_list.topic_id, hashes, index_list.hash_bits)
         return list(self._storage.at_once(ask, runs))
 
-    def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:
-        """The files of the indexes of a topic that left them longer than a delay ago."""
+    def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> tuple[list[FileInfo], list[SegmentsError]]:
+        """The files of the indexes of a topic that left them longer than a delay ago, and the error of each index that
+        cannot be read: its files are not among them.
+        """
         unneeded: list[FileInfo] = []
+        errors: list[SegmentsError] = []
         # A run that no list names may be one of a job that runs now: its age is by the clock of the store alone.
         store_ms = min(now_ms, self._storage.now_ms())
         for name in indexes(self._storage, topic):
             files = IndexFiles(self._storage, topic, name)
-            if self._log.is_there(topic):
-                since = _left_files(self._storage, files)
-            else:
-                since = _files_of_deleted(self._storage, files)
+            try:
+                is_deleted = not self._log.is_there(topic)
+                since = _files_of_deleted(self._storage, files) if is_deleted else _left_files(self._storage, files)
+            except SegmentsError as error:
+                errors.append(error)
+                continue
             for info, left_ms in since.items():
                 if left_ms is None:
                     is_due = store_ms - info.mtime_ms > max(delay_ms, UNNAMED_MS)
@@ -181,7 +204,7 @@ class KeyIndexes:
                     is_due = now_ms - left_ms > delay_ms
                 if is_due:
                     unneeded.append(info)
-        return unneeded
+        return unneeded, errors
 
     def topics(self) -> list[str]:
         """The topics that have files of indexes, sorted."""

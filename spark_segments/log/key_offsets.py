@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spark_segments import extensions
 
 if TYPE_CHECKING:
+    from spark_segments.errors import SegmentsError
     from spark_segments.log.directory import LogDirectory
     from spark_segments.log.findings import Findings
     from spark_segments.log.manifest.state.snapshot import Snapshot
@@ -105,18 +106,20 @@ class KeyOffsets(Protocol):
         were erased; None where nobody knows them, which costs all that was indexed before. `at_once`: the next vacuum
         deletes the files that leave them. `version`: that of the last commit, where the caller asks again and again; an
         index that was checked up to it is left alone. Raises StorageError, CommitConflictError, UnknownOutcomeError:
-        the erasure can be run again.
+        the erasure can be run again. Raises FormatVersionError for an index of a newer format. An index that fails
+        keeps no other one from forgetting: the first error is raised at the end.
         """
 
     def has_keys(self, topic: str, keys: Sequence[bytes], *, besides: Mapping[int, Collection[int]]) -> bool:
         """Whether an index of the topic has an entry of any of the keys, or of a key with the same hash, also of
         records that have left the log. `besides`: {partition: offsets whose entries do not count}. An index of a field
-        has no keys: it may have one where it has entries of records that have left the log.
+        has no keys: it may have one where it has entries of records that have left the log. So may an index that cannot
+        be read.
         """
 
-    def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> list[FileInfo]:
+    def unneeded_files(self, topic: str, delay_ms: int, now_ms: int) -> tuple[list[FileInfo], list[SegmentsError]]:
         """The files of the indexes of a topic that nobody needs any more, and that left them longer than `delay_ms`
-        ago. The topic may be gone.
+        ago; and the error of each index that cannot be read, whose files are not among them. The topic may be gone.
         """
 
     def topics(self) -> list[str]:

@@ -1851,8 +1851,8 @@ MUTANTS = (
         "keys",
         "an erased key stays in the files of an index that was dropped",
         "keys/look_up.py",
-        "                update.delete_left_runs()\n",
-        "                pass\n",
+        "            update.delete_left_runs()\n",
+        "            pass\n",
         "tests/keys/test_look_up.py::test_the_history_of_a_key_goes_with_the_runs_of_an_index_that_nobody_keeps",
     ),
     Mutant(
@@ -1919,6 +1919,22 @@ MUTANTS = (
         "if type(version) is int and version > most:",
         "if type(version) is int and version > most + 1:",
         "tests/keys/test_look_up.py::test_an_index_of_a_newer_format_is_left_alone_and_said",
+    ),
+    Mutant(
+        "keys",
+        "an index of a newer format keeps the topic's other indexes from forgetting an erased key",
+        "keys/look_up.py",
+        "                errors.append(error)\n        if errors:\n",
+        "                errors.append(error)\n                break\n        if errors:\n",
+        "tests/keys/test_several_indexes.py::test_an_erased_key_leaves_all_indexes_but_one_of_a_newer_format",
+    ),
+    Mutant(
+        "keys",
+        "an index that cannot be read has no entry of a key",
+        "keys/look_up.py",
+        "after all other indexes\n                return True\n",
+        "after all other indexes\n                continue\n",
+        "tests/keys/test_several_indexes.py::test_entries_of_a_key_that_left_the_log_before_leave_the_readable_indexes",
     ),
     Mutant(
         "keys",

@@ -221,12 +221,14 @@ def _vacuum_indexes(job: Job) -> None:
             continue
         try:
             config = _config_of(job, topic)
-            files = index.unneeded_files(topic, config.file_delete_delay_ms, job.now_ms)
+            files, errors = index.unneeded_files(topic, config.file_delete_delay_ms, job.now_ms)
             if not job.report.dry_run:
                 job.storage.delete(file.path for file in files)
             job.report.count(index_files=len(files), index_bytes=sum(file.size for file in files))
         except SegmentsError as error:
-            job.report.warn(f"The files of the index of {topic} were not looked at: {error}")
+            errors = [error]
+        for problem in errors:
+            job.report.warn(f"The files of the index of {topic} were not looked at: {problem}")
 
 
 def _config_of(job: Job, topic: str) -> TopicConfig:
