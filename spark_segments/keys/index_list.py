@@ -297,6 +297,12 @@ def indexes(storage: Storage, topic: str) -> list[str]:
     return list(storage.directories(f"{KEYS_DIRECTORY}/{topic}"))
 
 
+def kept_indexes(storage: Storage, topic: str) -> list[str]:
+    """What a topic has indexes of, in words: keys, or the names of fields. A damaged list may not say it."""
+    lists = {name: IndexFiles(storage, topic, name).newest_list() for name in indexes(storage, topic)}
+    return sorted(own.what for name, own in lists.items() if own.is_kept and index_name(own.on) == name)
+
+
 def indexed_topics(storage: Storage) -> list[str]:
     """The topics that have a directory of indexes, sorted; the topic itself may be gone."""
     return list(storage.directories(KEYS_DIRECTORY))

@@ -22,6 +22,7 @@ from spark_segments.keys.index_list import (
     SupersededRun,
     index_name,
     indexes,
+    kept_indexes,
 )
 from spark_segments.keys.index_plan import RangeToIndex, merges_of, ranges_to_index, runs_within
 from spark_segments.keys.index_swap import IndexPlan, commit_list
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 WAVE_BYTES_A_SLOT = 2 << 30
 """A wave of ranges ends once it has so many bytes of log for each task slot, and is one commit: a job that is killed
 loses the work of its last wave only."""
+
+MOST_NAMED = 10
+"""How many indexes a warning names at most."""
 
 MOST_MERGES = 64
 """How many rounds of merges a run of the job makes at most."""
@@ -77,8 +81,12 @@ def index(
     """
     log.check_writable()
     report = Report("index", dry_run)
-    fields = {index_name(field): field for field in on or [""]}
-    for topic in selected_topics(log.topics(), topics):
+    for field in on or ():
+        log.values.check_field(field)
+    fields = {index_name(field): field for field in ([""] if on is None else on)}
+    missing = {*fields} if drop else set()
+    selected = selected_topics(log.topics(), topics)
+    for topic in selected:
         for name in indexes(log.storage, topic) if existing else fields:
             update = IndexUpdate(log, IndexFiles(log.storage, topic, name), report, spark, progress, hash_bits)
             update = replace(update, on=fields.get(name), formats=formats)
@@ -86,6 +94,7 @@ def index(
                 before = update.files.newest_list()
                 if (existing or drop) and not before.is_kept:
                     continue
+                missing.discard(name)
                 if drop:
                     update.take_away()
                 else:
@@ -94,7 +103,12 @@ def index(
                 if topics is not None and topic in topics:
                     raise
             except SegmentsError as error:
+                missing.discard(name)
                 report.fail(topic, None, error)
+    for name in sorted(missing, key=[*fields].index):
+        named = [f"{topic}: {what}" for topic in selected for what in kept_indexes(log.storage, topic)]
+        found = ", ".join(named[:MOST_NAMED] or ["none"]) + (", …" if len(named) > MOST_NAMED else "")
+        report.warn(f"There is no index on {fields[name] or 'keys'} to drop. Indexes: {found}")
     return report.finish()
 
 

@@ -114,6 +114,9 @@ class ValueFormats(Protocol):
         InvalidOptionError.
         """
 
+    def check_field(self, on: str) -> None:
+        """Raises InvalidOptionError for a text that names no field of any records."""
+
     def field(self, snapshot: Snapshot, on: str, formats: Mapping[str, str]) -> RecordField:
         """The field of a topic's records that has a name: header.NAME, value.PATH or key.PATH, where the formats decode
         these. Raises InvalidOptionError, RegistryError.

@@ -100,6 +100,11 @@ class TypedColumns:
         encoded: list[bytes] = encoders.encode(batch).column("key").cast(pa.binary()).to_pylist()
         return encoded
 
+    def check_field(self, on: str) -> None:
+        """Raises InvalidOptionError for a text that names no field of any records."""
+        if not on.startswith(HEADER):
+            names_of(on)
+
     def field(self, snapshot: Snapshot, on: str, formats: Mapping[str, str]) -> HeaderField | DecodedField:
         """The field of a topic's records that has a name: header.NAME, value.PATH or key.PATH, where the formats decode
         these. Raises InvalidOptionError, RegistryError.

@@ -99,6 +99,9 @@ def test_an_index_on_a_field_is_built_kept_and_dropped(segments, log):
         (("index", "--on", "value.id"), "value.format"),
         (("index", "--on", "value.order", *JSON), "not looked for"),
         (("index", *JSON), "--on"),
+        (("index", "--on", ""), "names no field"),
+        (("index", "--on", TRACE, "--on", ""), "names no field"),
+        (("index", "--drop", "--on", "offset"), "names no field"),
     ],
 )
 def test_what_is_no_field_is_one_error(run, log, command, problem):
@@ -106,3 +109,22 @@ def test_what_is_no_field_is_one_error(run, log, command, problem):
     ran = run(name, log.uri, "orders", *options)
     assert ran.code != 0 and problem in ran.error
     assert "Traceback" not in ran.error
+
+
+def test_an_empty_name_of_a_field_drops_no_index(run, segments, log):
+    segments("index", log.uri, "orders")
+    segments("index", log.uri, "orders", "--on", TRACE)
+    ran = run("index", log.uri, "orders", "--drop", "--on", "")
+    assert ran.code != 0 and "names no field" in ran.error
+    described = segments("describe", log.uri, "orders").text
+    assert "keys of 120 of 120 offsets" in described and f"{TRACE} of 120 of 120 offsets" in described
+
+
+def test_a_drop_of_an_index_that_does_not_exist_names_those_that_do(segments, log):
+    nothing = segments("index", log.uri, "orders", "--drop").error
+    assert "no index on keys to drop. Indexes: none" in nothing
+    segments("index", log.uri, "orders", "--on", TRACE)
+    for options, what in (((), "keys"), (("--on", "header.zzz"), "header.zzz")):
+        ran = segments("index", log.uri, "orders", "--drop", *options)
+        assert f"no index on {what} to drop. Indexes: orders: {TRACE}" in ran.error
+    assert "warning" not in segments("index", log.uri, "--drop", "--on", TRACE).error

@@ -365,7 +365,7 @@ def index(
     formats = values.of_values()
     if formats and not on:
         raise InvalidOptionError("The bytes of keys are indexed, whatever their format", expected="--on value.FIELD")
-    options.run_and_finish(job, drop=drop, on=on, formats=formats or None)
+    options.run_and_finish(job, drop=drop, on=on or None, formats=formats or None)
 
 
 def _as_of(options: TakingOptions, by: str) -> TakingOptions:
