@@ -41,7 +41,7 @@ def reading_codec(
     if registry is None:
         return _unregistered(chosen, None)
     text = chosen.schema
-    if text is not None and not _is_schema(text, kind):
+    if text is not None and not is_schema(text, kind):
         value_type = type_of_ddl(text)
         schema = None
     else:
@@ -118,7 +118,7 @@ def _newest(chosen: ColumnFormat, topic: str | None, registry: Registry, kind: s
 
 
 def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> codecs.Codec:
-    if chosen.format == "protobuf" and chosen.schema is not None and _is_schema(chosen.schema, PROTOBUF):
+    if chosen.format == "protobuf" and chosen.schema is not None and is_schema(chosen.schema, PROTOBUF):
         return codecs.message(chosen.schema, chosen.message)
     if chosen.format != "avro" or (chosen.schema is None and column_type is None):
         more = {
@@ -130,7 +130,7 @@ def _unregistered(chosen: ColumnFormat, column_type: pa.DataType | None) -> code
             hint=f"Set schema.registry to an address or a directory{more}",
         )
     text = chosen.schema
-    if text is not None and not _is_schema(text, AVRO):
+    if text is not None and not is_schema(text, AVRO):
         text = compact(avro_schema.schema_of(type_of_ddl(text)))
     return codecs.avro(avro_schema.parse(text or compact(avro_schema.schema_of(column_type))))
 
@@ -192,7 +192,7 @@ def _type_of_schema_option(text: str, name: str) -> pa.DataType:
         return json_schema.type_of_schema(text)
 
 
-def _is_schema(text: str, kind: str) -> bool:
+def is_schema(text: str, kind: str) -> bool:
     """Whether a text is a schema of its kind, rather than a type in DDL."""
     start = text.strip()
     if kind == PROTOBUF:
@@ -203,7 +203,7 @@ def _is_schema(text: str, kind: str) -> bool:
 def _schema_to_write(chosen: ColumnFormat, kind: str, column_type: pa.DataType | None) -> str:
     """The schema to write with where the subject has no schema: value.schema, or a schema of the column's type."""
     text = chosen.schema
-    if text is not None and _is_schema(text, kind):
+    if text is not None and is_schema(text, kind):
         return text
     value_type = type_of_ddl(text) if text is not None else column_type
     if value_type is None or kind == PROTOBUF:

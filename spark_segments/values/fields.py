@@ -11,7 +11,9 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import os.path
 import re
+import urllib.parse
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,9 +25,18 @@ import pyarrow.compute as pc
 
 from spark_segments.errors import InvalidOptionError
 from spark_segments.values.batches import Decoder
+from spark_segments.values.choice import is_schema
 from spark_segments.values.codecs import Registered
 from spark_segments.values.column_types import recast, times_of_text
-from spark_segments.values.format_options import COLUMNS, FAIL_INVALID, NULL, REGISTRY
+from spark_segments.values.format_options import (
+    COLUMNS,
+    FAIL_INVALID,
+    KINDS,
+    NULL,
+    REGISTRY,
+    SCHEMAS_TOPIC,
+    ColumnFormat,
+)
 
 HEADER = "header."
 DECODING = 1
@@ -121,7 +132,7 @@ def decoded_field(on: str, decoder: Decoder, formats: Mapping[str, str]) -> Deco
     for name in names:
         place = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
         if place < 0:
-            raise InvalidOptionError(f"There is no field {on}", expected=f"a field of {decoder.codec.type}", found=on)
+            raise _no_field(on, column, names, decoder)
         path.append(place)
         kind = kind.field(place).type
     if not has_encoding(kind):
@@ -133,6 +144,28 @@ def decoded_field(on: str, decoder: Decoder, formats: Mapping[str, str]) -> Deco
     chosen = replace(decoder.chosen, errors=NULL, raw_column=_RAW)
     decoder = replace(decoder, chosen=chosen)
     return DecodedField(on, column, tuple(path), kind, decoder, _own(formats, decoder), _fingerprint(decoder))
+
+
+def _no_field(on: str, column: str, names: Sequence[str], decoder: Decoder) -> InvalidOptionError:
+    """The error for a path that the decoded column does not have."""
+    kind = decoder.codec.type
+    hint = None
+    if not pa.types.is_struct(kind):
+        schema = "" if decoder.chosen.schema else f". Give {column}.schema, such as --{column}-schema 'id bigint'"
+        hint = f"The {column} as a whole is looked for by {column}{schema}"
+    for place, name in enumerate(names):
+        if not pa.types.is_struct(kind):
+            break
+        rest = ".".join(names[place:]) + "."
+        dotted = [own.name for own in kind if "." in own.name and rest.startswith(f"{own.name}.")]
+        if dotted:
+            quoted = ".".join([column, *names[:place], f"`{dotted[0]}`"]) + rest.removeprefix(dotted[0])[:-1]
+            hint = f"A name with a dot stands in backticks: '{quoted}'"
+        inner = kind.get_field_index(name)
+        kind = kind.field(inner).type if inner >= 0 else pa.null()
+    return InvalidOptionError(
+        f"There is no field {on}", expected=f"a field of {decoder.codec.type}", found=on, hint=hint
+    )
 
 
 def names_of(on: str) -> tuple[str, list[str]]:
@@ -147,7 +180,7 @@ def names_of(on: str) -> tuple[str, list[str]]:
 
 def _own(formats: Mapping[str, str], decoder: Decoder) -> dict[str, str]:
     """The options that decide what is decoded, without credentials. A schema's text stands in for the path of its file,
-    as far as it is text.
+    as far as it is text, and the absolute path of a registry for a relative one.
     """
     prefix = f"{decoder.chosen.column}."
     beside = (f"{prefix}errors", f"{prefix}raw.column")
@@ -157,18 +190,57 @@ def _own(formats: Mapping[str, str], decoder: Decoder) -> dict[str, str]:
     schema = decoder.chosen.schema
     if schema is not None and any(letter in schema for letter in _TEXT_LETTERS):
         own[f"{prefix}schema"] = schema
+    if own.get(REGISTRY):
+        own[REGISTRY] = _registry_name(own[REGISTRY])
     return dict(sorted(own.items()))
+
+
+def _registry_name(address: str) -> str:
+    """The address of a registry wherever a program runs: a path is absolute, and a URL names no user."""
+    if address.startswith(("http://", "https://")):
+        parts = urllib.parse.urlsplit(address)
+        return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+    is_path = address != SCHEMAS_TOPIC and ":/" not in address
+    return os.path.abspath(address) if is_path else address
 
 
 def _fingerprint(decoder: Decoder) -> str:
     """A text that is the same for decoders that give the same values."""
     chosen, codec = decoder.chosen, decoder.codec
-    facts = [DECODING, chosen.column, chosen.format, chosen.schema, chosen.message, chosen.envelope, str(codec.type)]
+    facts: list[object] = [DECODING, chosen.column, chosen.format, chosen.message, chosen.envelope]
+    facts += [_schema_facts(chosen), _type_facts(codec.type)]
     if isinstance(codec, Registered):
         schema = codec.schema
-        read_as = None if schema is None else [schema.kind, schema.text, [str(part) for part in schema.references]]
-        facts += [chosen.registry, codec.subject, codec.message, codec.checked, read_as]
+        read_as: object = None
+        if schema is not None and chosen.schema is None:
+            read_as = [schema.kind, schema.text, [str(part) for part in schema.references]]
+        registry = _registry_name(chosen.registry or "")
+        facts += [registry, codec.subject, codec.message, codec.checked, read_as]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _schema_facts(chosen: ColumnFormat) -> object:
+    """What a schema's text says beside the type of the column; whether there is one, where the type says all."""
+    text = chosen.schema
+    kind = KINDS.get(chosen.format)
+    if text is None or kind is None or not is_schema(text, kind):
+        return text is not None
+    try:
+        return [json.loads(text)]
+    except (ValueError, RecursionError):
+        return text.strip()
+
+
+def _type_facts(kind: pa.DataType) -> object:
+    """A type as JSON, in which no name of a field can be taken for a part of the type."""
+    if pa.types.is_struct(kind):
+        return [[own.name, own.nullable, _type_facts(own.type)] for own in kind]
+    if pa.types.is_list(kind):
+        return {"items": [kind.value_field.nullable, _type_facts(kind.value_type)]}
+    if pa.types.is_map(kind):
+        items = [kind.item_field.nullable, _type_facts(kind.item_type)]
+        return {"keys": _type_facts(kind.key_type), "items": items}
+    return str(kind)
 
 
 def _rows(array: pa.Array) -> np.ndarray:

@@ -38,6 +38,8 @@ COLUMNS = ("key", "value")
 FAIL, NULL = "fail", "null"
 _PARTS = ("format", "schema", "errors", "raw.column", "subject", "message", "schemas.enable")
 REGISTRY = "schema.registry"
+SCHEMAS_TOPIC = "_schemas"
+"""The topic of a Confluent registry's schemas. As schema.registry: that topic of the same log directory."""
 _REGISTRY_PARTS = ("basic.auth.user.info", "bearer.auth.token")
 _LONGEST_PATH = 4096
 _DESCRIPTOR_ENDINGS = (".desc", ".pb", ".binpb", ".protoset")

@@ -21,6 +21,7 @@ from spark_segments.values.format_options import (
     JSON_SCHEMA,
     ONE_ENCODING,
     REGISTRY,
+    SCHEMAS_TOPIC,
     ColumnFormat,
     column_formats,
 )
@@ -31,9 +32,6 @@ from spark_segments.values.registries.registry import RecordsRegistry, Registry
 _KEY_TYPES = {"short": pa.int16(), "int": pa.int32(), "long": pa.int64()}
 
 _OTHER = {"key": "value.", "value": "key."}
-
-SCHEMAS_TOPIC = "_schemas"
-"""The topic of a Confluent registry's schemas. As schema.registry: that topic of the same log directory."""
 
 MOST_SAMPLES = 10_000
 """How many values are looked at for a type: a topic of something else must not be read to its end."""
