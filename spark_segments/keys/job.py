@@ -27,6 +27,7 @@ from spark_segments.keys.index_list import (
 from spark_segments.keys.index_plan import RangeToIndex, merges_of, ranges_to_index, runs_within
 from spark_segments.keys.index_swap import IndexPlan, commit_list
 from spark_segments.keys.key_field import KEY_FIELD
+from spark_segments.keys.remedies import unusable_formats_error
 from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import find_in_run
 from spark_segments.log import Erasure, LogDirectory, RecordField, Report, Snapshot
@@ -213,8 +214,12 @@ class IndexUpdate:
             raise self.files.damage(before)
         if not on:
             return KEY_FIELD
-        formats = before.formats if self.formats is None else self.formats
-        return self.log.values.field(snapshot, on, formats)
+        if self.formats is not None or not before.formats:
+            return self.log.values.field(snapshot, on, self.formats or {})
+        try:
+            return self.log.values.field(snapshot, on, before.formats)
+        except SegmentsError as error:
+            raise unusable_formats_error(self.files.topic, before, error) from error
 
     def _commit(self, plan: IndexPlan) -> IndexList:
         return commit_list(self.files, plan)

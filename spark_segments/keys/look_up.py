@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_segments.errors import FormatVersionError, InvalidOptionError, SegmentsError, UnknownTopicError
+from spark_segments.errors import FormatVersionError, SegmentsError, UnknownTopicError
 from spark_segments.keys.belief import believed_runs, has_lost, index_state, is_checked, runs_before, uncovered
 from spark_segments.keys.hashes import UNDECODABLE, hashes_to_find
 from spark_segments.keys.index_list import (
@@ -28,6 +28,7 @@ from spark_segments.keys.index_list import (
 )
 from spark_segments.keys.job import IndexUpdate
 from spark_segments.keys.key_field import KEY_FIELD
+from spark_segments.keys.remedies import stale_index_error
 from spark_segments.keys.run import Run
 from spark_segments.keys.run_file import RunAnswer, find_in_run
 from spark_segments.keys.verification import verify_index
@@ -93,12 +94,7 @@ class KeyIndexes:
         if index_list.is_damaged:
             raise files.damage(index_list)
         if index_list.exists and index_list.fingerprint != field.fingerprint:
-            raise InvalidOptionError(
-                f"The index on {field.on} was built with other formats, or another schema",
-                expected=dict(index_list.formats),
-                found=dict(field.formats),
-                hint="segments index --on builds it again; until then look-ups scan the log",
-            )
+            raise stale_index_error(snapshot.topic, index_list, field)
         if field.may_decode_later:
             values = [*values, UNDECODABLE]
         runs = [run for run in runs_before(index_list, snapshot) if _is_among(run, offsets.get(run.partition, ()))]

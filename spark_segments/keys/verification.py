@@ -12,6 +12,7 @@ from spark_segments.keys.hashes import UNDECODABLE, hashed_entries, hashes_to_fi
 from spark_segments.keys.index_list import IndexFiles, IndexList
 from spark_segments.keys.index_plan import selection_of
 from spark_segments.keys.key_field import KEY_FIELD
+from spark_segments.keys.remedies import rebuild_commands
 from spark_segments.keys.run import HashedRecords, Run
 from spark_segments.keys.run_file import RunFile
 from spark_segments.keys.run_layout import DamagedRunError
@@ -24,9 +25,6 @@ class _Place(TypedDict):
 
     partition: int
     path: str
-
-
-_BUILD_AGAIN = "segments index --drop, then segments index, builds it again"
 
 
 def verify_index(files: IndexFiles, log: LogDirectory, snapshot: Snapshot, findings: Findings) -> None:
@@ -44,19 +42,20 @@ def verify_index(files: IndexFiles, log: LogDirectory, snapshot: Snapshot, findi
     if field.fingerprint != index_list.fingerprint:
         return  # no look-up uses it
     what = index_list.what
+    remedy = rebuild_commands(files.topic, index_list)
     for run in believed_runs(index_list, log.manifest(snapshot.topic), snapshot):
         place: _Place = {"partition": run.partition, "path": run.path}
         try:
             missing = _missing_records(files.storage, run, index_list, snapshot, field)
         except FileNotFoundError:
-            message = f"A run of the index of {what} is missing: its offsets are scanned. {_BUILD_AGAIN}"
+            message = f"A run of the index of {what} is missing: its offsets are scanned. {remedy}"
             findings.add(message, severity=Findings.WARNING, **place)
         except DamagedRunError as error:
-            message = f"A run of the index of {what} is damaged: its offsets are scanned. {_BUILD_AGAIN}"
+            message = f"A run of the index of {what} is damaged: its offsets are scanned. {remedy}"
             findings.add(message, severity=Findings.WARNING, found=str(error), **place)
         else:
             if missing:
-                message = f"A run of the index of {what} lacks records, which a look-up does not find. {_BUILD_AGAIN}"
+                message = f"A run of the index of {what} lacks records, which a look-up does not find. {remedy}"
                 findings.add(message, expected="an entry for each record that has one", found=missing, **place)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import re
 import shutil
 import uuid
 from decimal import Decimal
@@ -237,7 +238,12 @@ def test_an_index_of_other_formats_is_not_asked_and_says_so_and_is_built_again(l
     topic = log.topic("t")
     expected = offsets(topic.scan(where={ORDER: "o4"}, formats=FORMATS))
     scan = topic.scan(where={ORDER: "o4"}, formats=other)
-    assert scan.coverage.scanned_offsets == 200 and "other formats" in scan.coverage.index_error
+    assert scan.coverage.scanned_offsets == 200
+    assert scan.coverage.index_error == (
+        "The index on value.order.id has other formats: expected value.schema id bigint, order struct<id: string>, "
+        "found value.schema order struct<id: string>. Until it is built again, look-ups scan the log: segments index "
+        "LOG_DIR t --on value.order.id --value-format json --value-schema 'order struct<id: string>'"
+    )
     assert offsets(scan) == expected
     before = live_runs(log, ORDER)
     assert index(log, on=[ORDER]).ok and live_runs(log, ORDER) == before, "without formats: those of the index"
@@ -247,6 +253,86 @@ def test_an_index_of_other_formats_is_not_asked_and_says_so_and_is_built_again(l
     assert topic.scan(where={ORDER: "o4"}, formats=other).coverage.scanned_offsets == 0
     with_errors = other | {"value.errors": "null", "value.raw.column": "raw"}
     assert topic.scan(where={ORDER: "o4"}, formats=with_errors).coverage.scanned_offsets == 0
+
+
+@pytest.mark.parametrize("schema", ["id  bigint", "id: bigint", "struct<id:bigint>", " id bigint\n"])
+def test_one_schema_in_other_words_is_the_same_formats(log, schema):
+    index(log, on=["value.id"], formats=FORMATS | {"value.schema": "id bigint"})
+    formats = FORMATS | {"value.schema": schema}
+    scan = log.topic("t").scan(where={"value.id": 7}, formats=formats)
+    assert scan.coverage.scanned_offsets == 0 and scan.to_table().num_rows == 1
+    other = log.topic("t").scan(where={"value.id": 7}, formats=FORMATS | {"value.schema": "id int"})
+    assert other.coverage.scanned_offsets == 200
+
+
+def test_one_schema_of_avro_in_other_words_is_the_same_formats(tmp_path):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
+    formats = {"value.format": "avro", "value.schema": json.dumps(schema)}
+    log.topic("t").append(pa.table({"value": [{"id": 7}, {"id": 8}]}), formats=formats)
+    index(log, on=["value.id"], formats=formats)
+    scan = log.topic("t").scan(where={"value.id": 7}, formats=formats | {"value.schema": json.dumps(schema, indent=1)})
+    assert scan.coverage.scanned_offsets == 0 and scan.to_table().num_rows == 1
+
+
+def test_a_registry_by_a_relative_path_is_the_same_from_any_directory(tmp_path, monkeypatch):
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t")
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    formats = {"value.format": "avro", "schema.registry": "./registry"}
+    log.topic("t").append(pa.table({"value": [{"id": 7}]}), formats=formats)
+    assert index(log, on=["value.id"], formats=formats).ok
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    log.topic("t").append(pa.table({"value": [{"id": 8}]}), formats=formats | {"schema.registry": "../registry"})
+    assert index(log, existing=True).ok
+    for path in ("../registry", str(tmp_path / "registry")):
+        scan = log.topic("t").scan(where={"value.id": 8}, formats=formats | {"schema.registry": path})
+        assert scan.coverage.scanned_offsets == 0 and scan.to_table().num_rows == 1
+    (tmp_path / "registry").rename(tmp_path / "moved")
+    [failed] = index(log, existing=True).failed
+    command = f"segments index LOG_DIR t --on value.id --schema-registry {tmp_path / 'registry'} --value-format avro"
+    assert "the index on value.id remembers" in failed["error"] and command in failed["error"]
+
+
+def test_the_user_in_the_address_of_a_registry_is_in_no_index(tmp_path, log):
+    formats = {"value.format": "json", "value.schema": "id bigint", "schema.registry": "http://me:secret@host:81/"}
+    index(log, on=["value.id"], formats=formats)
+    lists = [path.read_bytes() for path in (tmp_path / "log" / "_keys").rglob("*.json")]
+    assert lists and not any(b"secret" in content for content in lists)
+
+
+@pytest.mark.parametrize(
+    ("on", "formats", "hint"),
+    [
+        ("value.id", {"value.format": "json"}, "--value-schema"),
+        ("value.a.b", FORMATS | {"value.schema": "`a.b` struct<c: int>, a struct<c: int>"}, "'value.`a.b`'"),
+        ("value.o.a.b.c", FORMATS | {"value.schema": "o struct<`a.b`: struct<c: int>>"}, "'value.o.`a.b`.c'"),
+        ("value.id.x", FORMATS, "no field"),
+    ],
+)
+def test_a_path_that_leads_to_no_field_has_a_hint(log, on, formats, hint):
+    with pytest.raises(InvalidOptionError, match=re.escape(hint)):
+        log.topic("t").scan(where={on: 7}, formats=formats)
+
+
+def test_verify_names_the_commands_that_build_an_index_on_a_field_again(log, tmp_path):
+    index(log)
+    index(log, on=[ORDER], formats=FORMATS)
+    for name in ("key", index_name(ORDER)):
+        run = min((tmp_path / "log/_keys/t" / name).rglob("*.run"))
+        run.write_bytes(b"x" * run.stat().st_size)
+    messages = [finding.message for finding in log.topic("t").verify(deep=True).findings]
+    field_commands = (
+        f"segments index LOG_DIR t --drop --on {ORDER}, then segments index LOG_DIR t --on {ORDER} --value-"
+    )
+    assert sum(field_commands in message for message in messages) == 1
+    assert sum("segments index LOG_DIR t --drop, then segments index LOG_DIR t," in own for own in messages) == 1
+    index(log, on=[ORDER], drop=True)
+    index(log, on=[ORDER], formats=FORMATS)
+    assert len(log.topic("t").verify(deep=True).findings) == 1
 
 
 def test_an_index_of_a_new_schema_of_its_subject_is_built_again_by_maintain(tmp_path):
@@ -262,7 +348,7 @@ def test_an_index_of_a_new_schema_of_its_subject_is_built_again_by_maintain(tmp_
             assert log.topic("t").scan(where={"value.id": 7}, formats=formats).coverage.scanned_offsets == 0
             (tmp_path / "registry" / "subjects.json").unlink()
     coverage = log.topic("t").scan(where={"value.id": 7}, formats=formats).coverage
-    assert "another schema" in coverage.index_error
+    assert "the schema of the subject is new" in coverage.index_error
     assert [report.ok for report in log.maintain() if report.job == "index"] == [True]
     scan = log.topic("t").scan(where={"value.id": 7}, formats=formats)
     assert scan.coverage.scanned_offsets == 0 and scan.to_table().num_rows == 2
