@@ -13,6 +13,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -130,18 +131,63 @@ def schema_of(kind: pa.DataType) -> dict[str, Any]:
 
 
 def read(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    """Rows without an envelope as `kind`; decimals are base64, or numbers (decimal.format=NUMERIC). Raises
-    Undecodable.
+    """Rows without an envelope as `kind`. The decimals of a row are base64, or JSON numbers (decimal.format=NUMERIC):
+    text is base64 alone. Raises Undecodable.
     """
     try:
-        return _typed(read_json(array, _carried(kind), pairs=True), kind)
-    except Undecodable:
-        numeric = _carried(kind, numeric=True)
-        if numeric == _carried(kind):
+        return _read_base64(array, kind)
+    except Undecodable as error:
+        if not _has_decimals(kind):
             raise
         with contextlib.suppress(Undecodable):
-            return _typed(read_json(array, numeric, pairs=True), kind)
-        raise
+            return _read_numeric(array, kind)
+        is_numeric = np.array([_has_numbers(row, kind) for row in array.to_pylist()])
+        if is_numeric.all() or not is_numeric.any():
+            raise error from None
+    parts = [(_read_numeric, np.flatnonzero(is_numeric)), (_read_base64, np.flatnonzero(~is_numeric))]
+    values = pa.concat_arrays([read_rows(array.take(pa.array(rows)), kind) for read_rows, rows in parts])
+    order = np.argsort(np.concatenate([rows for _, rows in parts]), kind="stable")
+    return values.take(pa.array(order))
+
+
+def _read_base64(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    """Rows whose decimals are base64 of their unscaled bytes. Raises Undecodable."""
+    return _typed(read_json(array, _carried(kind, pa.binary()), pairs=True), kind)
+
+
+def _read_numeric(array: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
+    """Rows whose decimals are numbers. Raises Undecodable, also for a decimal that is text."""
+    values = _typed(read_json(array, _carried(kind, None), pairs=True), kind)
+    # Arrow's reader makes decimals of text, too, but no floating-point numbers.
+    read_json(array, _carried(kind, pa.float64()), pairs=True)
+    return values
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _has_numbers(row: bytes, kind: pa.DataType) -> bool:
+    """Whether any decimal of a row is a JSON number."""
+    try:
+        return _is_number_within(json.loads(row), kind)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_number_within(value: Any, kind: pa.DataType) -> bool:
+    t = pa.types
+    if t.is_struct(kind) and isinstance(value, dict):
+        return any(field.name in value and _is_number_within(value[field.name], field.type) for field in kind)
+    if t.is_list(kind) and isinstance(value, list):
+        return any(_is_number_within(item, kind.value_type) for item in value)
+    if t.is_map(kind) and isinstance(value, dict):
+        return any(_is_number_within(item, kind.item_type) for item in value.values())
+    if t.is_map(kind) and isinstance(value, list):
+        return any(
+            isinstance(pair, list) and len(pair) == 2 and _is_number_within(pair[1], kind.item_type) for pair in value
+        )
+    return t.is_decimal(kind) and type(value) in (int, float)
 
 
 def type_of_envelope(row: bytes) -> pa.DataType:
@@ -292,17 +338,17 @@ def _logical_name(kind: pa.DataType) -> str | None:
     return "Timestamp" if pa.types.is_timestamp(kind) else None
 
 
-def _carried(kind: pa.DataType, numeric: bool = False) -> pa.DataType:
-    """The type that stands for `kind` in JSON. `numeric`: decimals are numbers."""
+def _carried(kind: pa.DataType, kind_of_decimals: pa.DataType | None) -> pa.DataType:
+    """The type that stands for `kind` in JSON. `kind_of_decimals`: that of all decimals, None: their types."""
     t = pa.types
     if t.is_struct(kind):
-        return pa.struct([pa.field(field.name, _carried(field.type, numeric)) for field in kind])
+        return pa.struct([pa.field(field.name, _carried(field.type, kind_of_decimals)) for field in kind])
     if t.is_list(kind):
-        return pa.list_(pa.field("element", _carried(kind.value_type, numeric)))
+        return pa.list_(pa.field("element", _carried(kind.value_type, kind_of_decimals)))
     if t.is_map(kind):
-        return pa.map_(kind.key_type, pa.field("value", _carried(kind.item_type, numeric)))
+        return pa.map_(kind.key_type, pa.field("value", _carried(kind.item_type, kind_of_decimals)))
     if t.is_decimal(kind):
-        return kind if numeric else pa.binary()
+        return kind if kind_of_decimals is None else kind_of_decimals
     name = _logical_name(kind)
     if name is None:
         return kind
@@ -340,7 +386,7 @@ def _untyped(array: pa.Array) -> pa.Array:
         return column.cast(pa.timestamp("ms")).cast(pa.int64())
 
     with refused_by_arrow():  # a fraction of a millisecond
-        return with_leaves(array, _carried(array.type), leaf)
+        return with_leaves(array, _carried(array.type, pa.binary()), leaf)
 
 
 def _decimal_node(kind: pa.DataType) -> Node:

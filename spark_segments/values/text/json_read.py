@@ -3,12 +3,16 @@
 Arrow reads lines of a text, and a row must stay a row, so each value is put into a line of a list of one: `{"v":[…]}`.
 A value that is no single JSON value then makes an invalid line, and two values make a list of another length. Types
 that JSON lacks are read as text or numbers first, then converted: times, dates, decimals, bytes.
+
+A value decodes to the same, or to none, whatever the other rows of its batch are: an index has the values of batches
+that a later scan cuts in another way.
 """
 
 from __future__ import annotations
 
 import decimal
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +31,9 @@ _BYTES = pa.large_binary()  # with what is around them, rows of less than 2 GiB 
 _MOST_INTEGER_DIGITS = 20
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 _NO_NUMBER = '"(NaN|-?Infinity)"'
+_FRACTION = r"\d(\.\d|[eE])"
+_TOKEN = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"?)(\s*:)?|([^\s"{}\[\],:]+)|[{}\[\],]')
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d{1,3})?")
 _JSON_NAMES = {
     dict: "object",
     list: "list",
@@ -58,12 +65,88 @@ def read_json(
     if _has(kind, pa.types.is_map):
         return with_leaves(_one_by_one(array, on_the_way), kind, from_text)
     try:
-        return with_leaves(one_value_a_row(array, on_the_way), kind, from_text)
+        values = one_value_a_row(array, on_the_way)
     except pa.ArrowInvalid as error:
-        is_named = _has(kind, pa.types.is_floating) and pc.any(pc.match_substring_regex(array, _NO_NUMBER)).as_py()
-        if is_named or (whole_numbers and _has(kind, pa.types.is_integer)):
-            return with_leaves(_one_by_one(array, on_the_way), kind, from_text)
-        raise Undecodable(f"not the JSON of its type ({reason_of(error)})") from None
+        values = _read_corrected(array, on_the_way, whole_numbers, error)
+    return with_leaves(values, kind, from_text)
+
+
+def _read_corrected(array: pa.StringArray, kind: pa.DataType, whole_numbers: bool, error: pa.ArrowInvalid) -> pa.Array:
+    """The values of rows that Arrow's reader refused with `error`, with the numbers in some of them rewritten. Arrow
+    judges all rows, so that a row is read here exactly where it is read alone. Raises Undecodable.
+    """
+    patterns = [_NO_NUMBER] if _has(kind, pa.types.is_floating) else []
+    if whole_numbers and _has(kind, pa.types.is_integer):
+        patterns.append(_FRACTION)
+    if patterns:
+        may_differ = pc.match_substring_regex(array, "|".join(patterns))
+        texts = [_with_numbers(text, kind, whole_numbers) for text in array.filter(may_differ).to_pylist()]
+        if texts:
+            try:
+                return one_value_a_row(pc.replace_with_mask(array, may_differ, pa.array(texts, pa.string())), kind)
+            except pa.ArrowInvalid as error_of_corrected:
+                error = error_of_corrected
+    raise Undecodable(f"not the JSON of its type ({reason_of(error)})") from None
+
+
+def _with_numbers(text: str, kind: pa.DataType, whole_numbers: bool) -> str:
+    """The text of a row with numbers as Arrow's reader takes them: NaN in place of "NaN" where `kind` has a
+    floating-point number and, with `whole_numbers`, 1 in place of 1.0 where it has an integer. Nothing else changes,
+    whatever the text is.
+    """
+    t = pa.types
+    parts = []
+    end = 0  # of the text that is in `parts`
+    around: list[pa.DataType | None] = []  # the types of the objects and lists that are open
+    inner: pa.DataType | None = None  # the type of the innermost
+    expected: pa.DataType | None = kind  # the type of the next value; None: `kind` lacks it
+    for token in _TOKEN.finditer(text):
+        quoted, colon, bare = token.groups()
+        mark = token[0]
+        if mark in ("{", "["):
+            around.append(inner)
+            is_fit = expected is not None and (t.is_struct(expected) if mark == "{" else t.is_list(expected))
+            inner = expected if is_fit else None
+            expected = _type_of_item(inner)
+        elif mark in ("}", "]"):
+            inner = around.pop() if around else None
+            expected = _type_of_item(inner)
+        elif colon:
+            expected = _type_of_member(inner, quoted)
+        elif expected is not None and (quoted or bare):
+            number = None
+            if quoted and t.is_floating(expected) and re.fullmatch(_NO_NUMBER, quoted):
+                number = f" {quoted[1:-1]}"  # a minus sign before the quotes is no part of it
+            elif bare and whole_numbers and t.is_integer(expected):
+                number = _integer_text(bare)
+            if number is not None:
+                parts += [text[end : token.start()], number]
+                end = token.end()
+    return "".join([*parts, text[end:]])
+
+
+def _type_of_item(kind: pa.DataType | None) -> pa.DataType | None:
+    """The type of the items of a list, None for other types."""
+    return kind.value_type if kind is not None and pa.types.is_list(kind) else None
+
+
+def _type_of_member(kind: pa.DataType | None, name: str) -> pa.DataType | None:
+    """The type of an object's member by its name as JSON has it, None where the type has no such field."""
+    if kind is None or not pa.types.is_struct(kind):
+        return None
+    try:
+        at = kind.get_field_index(json.loads(name))
+    except ValueError:  # an escape that JSON lacks, or half of a surrogate pair
+        return None
+    return kind.field(at).type if at >= 0 else None
+
+
+def _integer_text(number: str) -> str | None:
+    """The digits of a number that is an integer, None for others."""
+    if not _NUMBER.fullmatch(number):
+        return None
+    value = decimal.Decimal(number)
+    return str(int(value)) if _is_whole(value) else None
 
 
 def read_text(array: pa.BinaryArray) -> pa.StringArray:
@@ -156,7 +239,7 @@ def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
 
 
 def _one_by_one(array: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    """For objects of any keys, which Arrow's reader does not make maps of, and text that stands for a number."""
+    """For objects of any keys, which Arrow's reader does not make maps of."""
     rows = []
     for row, value in enumerate(array.to_pylist()):
         try:
@@ -184,7 +267,10 @@ def _as_arrow_takes_it(value: Any, kind: pa.DataType) -> Any:
     if t.is_floating(kind) and (type(value) in (int, decimal.Decimal) or value in _NO_NUMBERS):
         return float(value)
     if t.is_decimal(kind) and type(value) in (int, str):
-        return decimal.Decimal(value)
+        number = decimal.Decimal(value)
+        if not number.is_finite():  # Arrow would make a null of it
+            raise _Misfit(f"text that is no number where {kind} is wanted")
+        return number
     if t.is_integer(kind) and type(value) is decimal.Decimal and _is_whole(value):
         return int(value)
     wrong_number = t.is_integer(kind) and type(value) is not int
