@@ -202,9 +202,11 @@ class Topic(Prints):
 
         `where`: the records alone of which each of these fields has the value, or one of the values. A field is
         header.NAME, whose values are bytes or text, or value.PATH or key.PATH, where `formats` decode it: its values
-        are of its type, or their text. Of a header that a record has several times any one counts. What cannot be
-        decoded is no such record, and no error. An index on the field is asked as that of keys is. Of the view latest
-        these are the newest records of their keys that have such fields: no index is asked.
+        are of its type, or their text. Of a header that a record has several times any one counts. What a condition
+        cannot decode is null for it, and no error, as value.errors=null reads it. The columns of the records that it
+        leaves are decoded as value.errors and key.errors say, and can raise ValueFormatError. An index on the field is
+        asked as that of keys is. Of the view latest these are the newest records of their keys that have such fields:
+        no index is asked.
         """
         from spark_segments.log import Scan, Selection
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from spark_segments.errors import FormatVersionError, LogDirError, SegmentsError
+from spark_segments.errors import FormatVersionError, InvalidOptionError, LogDirError, SegmentsError
 from spark_segments.keys.run import Run
 from spark_segments.storage import Storage
 from spark_segments.storage.numbered_files import NumberedFiles, NumberedListing, crc_line
@@ -287,9 +287,13 @@ class IndexFiles(NumberedFiles):
 
 def index_name(on: str) -> str:
     """The directory of the index on a field, "" for keys. A field's name may be anything, and say something of people:
-    the directory has its hash.
+    the directory has its hash. Raises InvalidOptionError for half of a surrogate pair.
     """
-    return f"on-{hashlib.sha256(on.encode()).hexdigest()[:32]}" if on else KEY_INDEX
+    try:
+        name = on.encode()
+    except UnicodeEncodeError:
+        raise InvalidOptionError("The text is no name of a field", expected="UTF-8", found=repr(on)) from None
+    return f"on-{hashlib.sha256(name).hexdigest()[:32]}" if on else KEY_INDEX
 
 
 def indexes(storage: Storage, topic: str) -> list[str]:

@@ -8,6 +8,7 @@ A value has one encoding (`encoded`), by which an index and a look-up compare it
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -39,7 +40,7 @@ from spark_segments.values.format_options import (
 )
 
 HEADER = "header."
-DECODING = 1
+DECODING = 2
 """Rises with a change of this package by which a value is decoded or encoded otherwise: indexes of before are stale."""
 
 _RAW = "undecodable"
@@ -282,7 +283,8 @@ def _bytes(on: str, value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        with contextlib.suppress(UnicodeEncodeError):  # half of a surrogate pair
+            return value.encode()
     raise InvalidOptionError(f"A value of {on}", expected="text or bytes", found=repr(value))
 
 
@@ -304,7 +306,7 @@ def _typed(on: str, value: object, kind: pa.DataType) -> pa.Array:
             if kind.tz is not None and value.tzinfo is None:
                 value = value.replace(tzinfo=datetime.UTC)
         return pa.array([value], kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
         raise refusal from None
 
 

@@ -88,7 +88,7 @@ class TypedColumns:
         key_type = _KEY_TYPES.get(name, pa.string())
         try:
             typed = pa.array([None if key is None else str(key) for key in keys], pa.string()).cast(key_type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError):
             found = ", ".join(map(str, keys[:3]))
             raise InvalidOptionError("The text is no key", expected=key_type, found=found) from None
         if typed.null_count:
@@ -107,6 +107,10 @@ class TypedColumns:
         """The field of a topic's records that has a name: header.NAME, value.PATH or key.PATH, where the formats decode
         these. Raises InvalidOptionError, RegistryError.
         """
+        try:
+            on.encode()
+        except UnicodeEncodeError:
+            raise InvalidOptionError("The text is no name of a field", expected="UTF-8", found=repr(on)) from None
         if on.startswith(HEADER):
             return HeaderField(on.removeprefix(HEADER))
         column, _ = names_of(on)

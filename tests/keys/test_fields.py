@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_segments import LogDir
-from spark_segments.errors import InvalidOptionError
+from spark_segments.errors import InvalidOptionError, ValueFormatError
 from spark_segments.keys.index_list import IndexFiles, index_name
 from spark_segments.keys.job import index
 from spark_segments.keys.run_file import RunFile
@@ -196,6 +196,10 @@ def test_a_uuid_is_its_text_and_a_whole_value_has_no_path(tmp_path):
         ("value.id", 1.5, "int64"),
         ("value.id", 1 << 70, "int64"),
         ("value.id", None, "int64"),
+        ("header.a", "\udcff", "text or bytes"),
+        ("header.\udcff", "a", "UTF-8"),
+        ("value.\udcff", "a", "UTF-8"),
+        ("value.order.id", "\udcff", "string"),
         ("value.none", 7, "no field"),
         ("value.order", 7, "not looked for"),
         ("value.f", 1.5, "not looked for"),
@@ -212,6 +216,57 @@ def test_what_is_no_field_and_no_value_of_one_is_refused(log, on, value, problem
     ddl = "id bigint, order struct<id: string>, f double, day date, price decimal(9,2)"
     with pytest.raises(InvalidOptionError, match=problem):
         log.topic("t").scan(where={on: value}, formats={"value.format": "json", "value.schema": ddl})
+
+
+@pytest.mark.parametrize("on", ["header.\udcff", "value.\udcff", "\udcff"])
+@pytest.mark.parametrize("drop", [False, True])
+def test_an_index_on_a_name_that_utf_8_cannot_write_is_refused(log, on, drop):
+    with pytest.raises(InvalidOptionError, match="UTF-8"):
+        index(log, on=[on], formats=FORMATS, drop=drop)
+
+
+# Values, and what is looked for among them. Beside a row of NaN or of a number the first ones once decoded otherwise.
+BESIDE_OTHERS = {
+    "json": (
+        {"value.schema": "id bigint, x double"},
+        ['{"id": 1.0}', '{"id": 5, "x": "NaN"}', '{"id": 2, "id": 1}', '{"id": 1}'],
+        [1, 5],
+        [1, 3],
+    ),
+    "connect-json": (
+        {"value.schemas.enable": "false", "value.schema": "id decimal(38,0)"},
+        ['{"id": "1234"}', '{"id": 7}', '{"id": "BNI="}', '{"id": 1234}'],
+        [1234],
+        [2, 3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_OTHERS)
+@pytest.mark.parametrize("errors", [{}, {"value.errors": "null"}])
+def test_an_index_has_the_records_of_a_full_scan_whatever_lies_beside_them(tmp_path, name, errors):
+    options, values, looked_for, expected = BESIDE_OTHERS[name]
+    formats = {"value.format": name} | options | errors
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("t", config=CONFIG)
+    log.topic("t").append([{"value": value} for value in [*values, *["{}"] * 1000]])
+    by_scan = log.topic("t").scan(where={"value.id": looked_for}, formats=formats)
+    assert [offset for _, offset in offsets(by_scan)] == expected
+    index(log, on=["value.id"], formats=formats)
+    by_index = log.topic("t").scan(where={"value.id": looked_for}, formats=formats)
+    assert offsets(by_index) == offsets(by_scan)
+    assert by_index.coverage.indexed_offsets == 1004
+
+
+def test_a_condition_reads_what_it_cannot_decode_as_null_and_the_columns_of_its_records_by_their_own_setting(tmp_path):
+    log = LogDir.create(str(tmp_path))
+    log.create_topic("t")
+    log.topic("t").append([{"key": "k", "value": '{"id": 1}'}, {"key": "k", "value": "{"}, {"value": '{"id": 1}'}])
+    formats = {"value.format": "json", "value.schema": "id bigint"}
+    found = log.topic("t").scan(where={"value.id": 1}, formats=formats)
+    assert offsets(found) == [(0, 0), (0, 2)]
+    with pytest.raises(ValueFormatError, match="offset 1"):
+        log.topic("t").scan(where={"key": "k"}, formats=formats | {"key.format": "string"}).to_table()
 
 
 def test_a_name_with_a_dot_stands_in_backticks(tmp_path):
