@@ -106,13 +106,13 @@ def _has_no_other_offsets(storage: Storage, segment: Segment) -> bool:
         return False  # the .index is what leads to the last batch
     file = SegmentFile(storage, segment)
     try:
-        first_window = deque(file.windows(end_position=1), maxlen=1)
+        first_window = next(file.windows(end_position=1), None)
         last_window = deque(file.windows(file.locate_position(segment.end_position)), maxlen=1)
     except (SegmentsError, FileNotFoundError):
         return False  # the search says what is wrong
-    if not first_window or not last_window:
+    if first_window is None or not last_window:
         return False
-    first_offset = int(first_window[0].batches.base_offset[0]) + segment.offset_shift
+    first_offset = int(first_window.batches.base_offset[0]) + segment.offset_shift
     last_offset = int(last_window[0].batches.last_offset[-1]) + segment.offset_shift
     return segment.base_offset <= first_offset and last_offset < segment.next_offset
 
