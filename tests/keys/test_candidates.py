@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_segments import LogDir, ProducerOptions
-from spark_segments.errors import FormatVersionError
+from spark_segments.errors import FormatVersionError, SegmentsError
 from spark_segments.keys.index_list import IndexFiles
 from spark_segments.keys.job import index
 from spark_segments.maintenance import compact, erase, roll, vacuum
@@ -26,7 +26,7 @@ from tests.examples import examples
 from tests.keys import test_histories
 from tests.keys.test_races import CALLS
 from verification.world.kafka_bytes.twin_encode import ABORT, Record, batch_bytes, marker_batch
-from verification.world.manifest_rows import Change, live_rows
+from verification.world.manifest_rows import Change, live_rows, without_partition
 from verification.world.opened import opened
 from verification.world.small_limits import small_limits
 from verification.world.stores.played_files import PlayedFiles
@@ -149,6 +149,54 @@ def test_a_file_with_bytes_beside_its_row_is_read(tmp_path, base_offset):
     assert copy["outside"] == 1
     erase(log, topics=["t"], keys=[RARE])
     assert not live_files_with(log, RARE)
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    """A topic of one partition, with a segment of partition 1, as a foreign writer's manifest could have it."""
+    log = LogDir.create(str(tmp_path / "log"))
+    log.create_topic("t", 2, CONFIG | {"cleanup.policy": "compact"})
+    keys = ((b"bob", 0), (b"ada", 0), (RARE, 1))
+    log.topic("t").append([{"key": key, "value": b"v of " + key, "partition": number} for key, number in keys])
+    index(log)
+    without_partition(log, "t", 1)
+    log = LogDir.open(log.uri)
+    assert [row.partition for row in live_rows(log, "t")] == [0, 1] and [*log.topic("t").offsets()] == [0]
+    return log
+
+
+def test_a_segment_of_a_partition_that_the_topic_does_not_have_is_read(stranger):
+    [copy] = account(stranger, RARE)[0]["copies"]
+    assert (copy["partition"], copy["records"]) == (1, 1)
+    assert copy["files_deleted"] == {"earliest_ms": None, "latest_ms": None}
+    assert erase(stranger, topics=["t"], keys=[b"ada"]).ok
+    assert not live_files_with(stranger, b"v of ada")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_an_erasure_of_records_in_a_partition_that_the_topic_does_not_have_changes_nothing(stranger, dry_run):
+    version = stranger.topic("t").version
+    [path] = live_files_with(stranger, RARE)
+    with pytest.raises(SegmentsError, match="no such partition") as failed:
+        erase(stranger, topics=["t"], keys=[b"bob", RARE], dry_run=dry_run)
+    assert failed.value.path == path
+    assert stranger.topic("t").version == version, "no tombstone of bob either"
+
+
+def test_a_key_in_a_partition_that_came_during_the_erasure_stays(log):
+    happened = []
+
+    def play(path, go):
+        if path.endswith(".log") and not happened:  # the erasure has its snapshot, and looks for the key
+            happened.append(path)
+            other = LogDir.open(log.uri)
+            other.topic("t").alter(partitions=2)
+            other.topic("t").append([{"key": RARE, "value": "meanwhile", "partition": 1}])
+        return go()
+
+    assert erase(opened(log, PlayedFiles(read=play)), topics=["t"], keys=[RARE]).ok
+    rows = LogDir.open(log.uri).topic("t").scan(keys=RARE).to_table()
+    assert happened and rows.column("value").to_pylist() == [b"meanwhile"]
 
 
 def test_records_below_the_log_start_within_a_segment_are_found(log):

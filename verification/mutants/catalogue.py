@@ -1979,6 +1979,15 @@ MUTANTS = (
     ),
     Mutant(
         "keys",
+        "an erasure appends tombstones before it refuses a partition that the topic does not have",
+        "maintenance/erasure/erase.py",
+        "        if strangers:  # raises before",
+        "        if False:  # raises before",
+        "tests/keys/test_candidates.py"
+        "::test_an_erasure_of_records_in_a_partition_that_the_topic_does_not_have_changes_nothing",
+    ),
+    Mutant(
+        "keys",
         "a segment is spared that no run of the index covers",
         "keys/look_up.py",
         "        is_without = ~(has_records | is_scanned)\n",

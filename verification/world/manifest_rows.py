@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_segments import LogDir
@@ -46,6 +47,7 @@ __all__ = [
     "respell",
     "topic_of",
     "topic_table",
+    "without_partition",
     "write_rows",
 ]
 
@@ -112,6 +114,14 @@ def of_version_1(manifest: Manifest, *kinds: str) -> None:
         path = f"{manifest.storage.location(manifest.log.directory)}/{file.path}"
         rows = pq.ParquetFile(path).read()
         pq.write_table(rows.drop_columns([name for name in later if name in rows.column_names]), path)
+    forget_rows()
+
+
+def without_partition(log: LogDir, topic: str, partition: int) -> None:
+    """Takes the row of a partition out of the files themselves: no commit leaves segments without it."""
+    for file in Path(log.uri, "_manifest", topic, "kind=partition").glob("*.parquet"):
+        rows = pq.read_table(file, partitioning=None)
+        pq.write_table(rows.filter(pc.not_equal(rows.column("partition"), partition)), file)
     forget_rows()
 
 

@@ -176,6 +176,8 @@ class _Deletions:
     def of(self, segment: Segment, match: KeyRecords) -> TimeBounds:
         """When the file of a segment that has records of the key is deleted."""
         if segment.is_live:
+            if segment.partition not in self.snapshot.offset_bounds():
+                return TimeBounds(None, None)  # no job has a rule for a partition that the topic does not have
             # Of records that all lie in bytes of the file that the row does not name, there is no offset (-1): the file
             # goes with the row.
             offset = max(segment.base_offset, match.last_offset)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_segments.errors import CommitConflictError, InvalidOptionError
+from spark_segments.errors import CommitConflictError, InvalidOptionError, SegmentsError
 from spark_segments.extensions import observed_job
 from spark_segments.log.appending.append import append
 from spark_segments.log.directory import LogDirectory
@@ -83,7 +83,8 @@ def erase(
     of the keys. The report's details say how many segments were read, and how many the index spared: `segments_read`,
     `segments_by_index`. Raises UnknownTopicError, LogDirError for a directory of
     Kafka's, NotLeaderError for a follower, InvalidOptionError without topics, for no keys or too many,
-    CorruptBatchError for damaged bytes, CommitConflictError where other jobs replace segments again and again.
+    CorruptBatchError for damaged bytes, SegmentsError for records of the keys in a partition that the topic does not
+    have, CommitConflictError where other jobs replace segments again and again.
     Partitions that were committed before an error stay erased.
     """
     job = Job.of(Operation.ERASE, log, topics, spark, dry_run, progress)
@@ -184,6 +185,9 @@ class _Erasure:
         self._search(live, snapshot)
         bounds = snapshot.offset_bounds()
         self.ends = {number: dict.fromkeys(self.keys, end) for number, (_, end) in bounds.items()}
+        strangers = [segment for segment in live if segment.partition not in bounds]
+        if strangers:  # raises before tombstones are appended
+            self._to_do(snapshot)
         if not self.job.config(snapshot).compact:
             return []
         # A key whose newest record is a tombstone already needs no other one: each repeat of an erasure would append
@@ -221,6 +225,8 @@ class _Erasure:
         """
         live = Segment.of_table(snapshot.live)
         self._search(live, snapshot)
+        for number in snapshot.offset_bounds():  # a partition that came meanwhile has no record that is to go
+            self.ends.setdefault(number, dict.fromkeys(self.keys, 0))
         objects = {segment.path for segment in live if segment.is_shared}
         rows = all_rows(snapshot)
         out = Segment.of_table(row_tables.in_states(rows, *OUT_OF_LOG))
@@ -229,7 +235,22 @@ class _Erasure:
         emptied = {segment.path for segment in holding if segment.is_shared}
         emptied |= self._paths_with_keys(gone, [segment for segment in live if segment.is_shared])
         rewritten = {segment.identity for segment in holding}
-        return holding, [row for row in live if row.path in emptied and row.identity not in rewritten]
+        beside = [row for row in live if row.path in emptied and row.identity not in rewritten]
+        self._check_partitions([*holding, *beside])
+        return holding, beside
+
+    def _check_partitions(self, segments: Iterable[Segment]) -> None:
+        """Raises SegmentsError for a segment to be written of a partition that the topic does not have."""
+        for segment in segments:
+            if segment.partition not in self.ends:
+                raise SegmentsError(
+                    f"A file with records of the keys is in partition {segment.partition} of topic {self.topic}, which "
+                    "has no such partition: nothing can take its place",
+                    path=segment.path,
+                    expected=f"a partition among {sorted(self.ends)[:20]}",
+                    found=segment.partition,
+                    hint="segments verify finds such rows, and topic restore goes back to a version without them",
+                )
 
     def _has_any(self, segment: Segment) -> bool:
         """Whether the segment's bytes have records that are to go."""
@@ -237,8 +258,9 @@ class _Erasure:
         return any(match.outside or 0 <= match.first_offset < self._end(segment, match) for match in matches)
 
     def _end(self, segment: Segment, match: KeyRecords) -> int:
-        """The offset below which the records of a key go."""
-        return self.ends[segment.partition][self.keys[match.key]]
+        """The offset below which the records of a key go: all go from a partition that the topic does not have."""
+        ends = self.ends.get(segment.partition, {})
+        return ends.get(self.keys[match.key], segment.next_offset)
 
     def _paths_with_keys(self, out: Sequence[Segment], live: Sequence[Segment] = ()) -> set[str]:
         """The files that have records of the keys in rows out of the log, or in runs that no row names any more.

@@ -165,7 +165,8 @@ def places_without(
     asked: dict[int, dict[tuple[int, int], Place]] = defaultdict(dict)
     for segment in segments:
         if segment.is_live and segment.topic_id == snapshot.topic_id:
-            start, end = bounds[segment.partition]
+            # A row of a partition that the topic does not have lies in no log: it is read.
+            start, end = bounds.get(segment.partition, (0, 0))
             if start <= segment.base_offset < segment.next_offset <= end:
                 asked[segment.partition][segment.base_offset, segment.next_offset] = place_of(segment)
     without = index.ranges_without(snapshot, {number: tuple(sorted(own)) for number, own in asked.items()}, keys)
