@@ -205,8 +205,8 @@ class Topic(Prints):
         are of its type, or their text. Of a header that a record has several times any one counts. What a condition
         cannot decode is null for it, and no error, as value.errors=null reads it. The columns of the records that it
         leaves are decoded as value.errors and key.errors say, and can raise ValueFormatError. An index on the field is
-        asked as that of keys is. Of the view latest these are the newest records of their keys that have such fields:
-        no index is asked.
+        asked as that of keys is, where it has the same formats. Of the view latest these are the records of the view that
+        have such fields: a key whose newest record has another value has none. No index is asked.
         """
         from spark_segments.log import Scan, Selection
 
@@ -218,7 +218,7 @@ class Topic(Prints):
         scan = Scan.of(self.log.storage, self.snapshot, partition, offsets, selection, decoders)
         scan = scan if times is None else scan.of_times(times)
         scan = scan if keys is None else scan.of_keys(self.key_bytes(keys, formats), self.log.key_offsets)
-        for on, values in (where or {}).items():
+        for on, values in _fields_of(where).items():
             listed = list(values) if isinstance(values, (list, tuple, set, frozenset)) else [values]
             field = self.log.values.field(self.snapshot, on, formats or {})
             scan = scan.of_field(field, field.encoded(listed), self.log.key_offsets)
@@ -402,3 +402,12 @@ def records_deleted(before_offsets: Mapping[int, int], defaults: Mapping[str, st
         return Change(Operation.DELETE_RECORDS, partitions=rows) if rows else None
 
     return plan
+
+
+def _fields_of(where: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """{field: a value, or several}. Raises InvalidOptionError for what is no such mapping."""
+    fields = {} if where is None else where
+    if not isinstance(fields, Mapping) or not all(isinstance(on, str) for on in fields):
+        expected = 'fields with a value or a list of them, such as {"header.trace-id": "4bf92f"}'
+        raise InvalidOptionError("where", expected=expected, found=repr(where))
+    return fields

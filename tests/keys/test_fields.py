@@ -269,6 +269,12 @@ def test_a_condition_reads_what_it_cannot_decode_as_null_and_the_columns_of_its_
         log.topic("t").scan(where={"key": "k"}, formats=formats | {"key.format": "string"}).to_table()
 
 
+@pytest.mark.parametrize("where", ["header.trace-id=4", [("header.trace-id", "4")], {7: "4"}, ""])
+def test_conditions_that_are_no_mapping_of_fields_are_refused(log, where):
+    with pytest.raises(InvalidOptionError, match="such as"):
+        log.topic("t").scan(where=where)
+
+
 def test_a_name_with_a_dot_stands_in_backticks(tmp_path):
     log = LogDir.create(str(tmp_path))
     log.create_topic("t")

@@ -14,7 +14,7 @@ from spark_segments.spark.options.option_values import OptionValues
 Values = tuple[bytes | str | int | bool | Decimal, ...]
 
 _EXPECTED = (
-    'a JSON object of fields with a value or a list of them, such as {"header.trace-id": "4bf92f"} or '
+    'a JSON object of fields, each once, with a value or a list of them, such as {"header.trace-id": "4bf92f"} or '
     '{"value.order.id": [7, 8]}; bytes are {"base64": …}'
 )
 
@@ -24,16 +24,24 @@ def fields_of(values: OptionValues) -> Mapping[str, Values]:
 
     Raises InvalidOptionError for what is no such object. Null is no value: records without a field are not looked for.
     """
-    return values.parsed("where", _parsed, _EXPECTED) or {}
+    return values.parsed("where", _parsed, _EXPECTED, empty_is_absent=False) or {}
 
 
 def _parsed(text: str) -> dict[str, Values]:
-    fields = json.loads(text, parse_float=Decimal)
+    fields = json.loads(text, parse_float=Decimal, object_pairs_hook=_object)
     if not isinstance(fields, dict):
         raise ValueError(text)
     return {
         name: tuple(map(_value, member if isinstance(member, list) else [member])) for name, member in fields.items()
     }
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Of a name that it has twice, either value could be meant."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError(pairs)
+    return members
 
 
 def _value(member: Any) -> bytes | str | int | bool | Decimal:
