@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len, chop_cells
 
+from spark_segments.cli.index_output import index_lines, short_of_index
 from spark_segments.errors import SegmentsError, escaped
 from spark_segments.quantities import Bytes, human_bytes, moment, plural
 
@@ -231,24 +232,6 @@ def _expired(report: Mapping[str, Any]) -> str:
     return f"All has expired in active segments with {records}: this {does}, and the next retain removes it"
 
 
-def index_lines(key_index: Mapping[str, Any] | None, field_indexes: Mapping[str, Any]) -> list[str]:
-    """How far each index of a topic reaches, and its size, or why it cannot be read."""
-    keys = [] if key_index is None else [_index_line("of keys", "keys", "are", key_index)]
-    return keys + [_index_line(f"on {on}", on, "is", state) for on, state in field_indexes.items()]
-
-
-def _index_line(name: str, what: str, verb: str, state: Mapping[str, Any]) -> str:
-    if "error" in state:
-        return escaped(f"the index {name} cannot be read: {state['error']}", one_line=True)
-    reach = f"{state['offsets_indexed']:,} of {plural(state['offsets'], 'offset')}"
-    size = f"{plural(state['runs'], 'run')}, {human_bytes(state['index_bytes'])}"
-    entries = plural(state["entries"], "record" if what == "keys" else "value")
-    line = f"{what} of {reach} {verb} indexed, {entries} in {size}"
-    if state.get("undecodable"):
-        line += f"; {plural(state['undecodable'], 'record')} could not be decoded"
-    return escaped(line, one_line=True)
-
-
 def _table_line(topic: str, details: Mapping[str, Any]) -> str:
     if details["version"] is None:
         return f"{topic}: no table yet"
@@ -305,7 +288,7 @@ def _sums(report: Mapping[str, Any]) -> str:
     if not lines and not any(details.values()):
         return f"nothing to do, {took}"
     failed = f" ({report['failed']:,} failed)" if report["failed"] else ""
-    partitions = plural(len(lines), "partition") + failed
+    partitions = _partitions(report) + failed
     if "cleanable_bytes" in details:
         dirty = human_bytes(details["cleanable_bytes"])
         clean = human_bytes(details["clean_bytes"])
@@ -316,6 +299,16 @@ def _sums(report: Mapping[str, Any]) -> str:
     sums += _sums_done(report)
     searched = [*_sums_searched(details)]
     return ", ".join([*(sums or ["nothing to do"]), *searched, took])
+
+
+def _partitions(report: Mapping[str, Any]) -> str:
+    """How many partitions a job worked on. Indexes have several lines of one partition."""
+    lines = report["partitions"]
+    if report["job"] != "index":
+        return plural(len(lines), "partition")
+    partitions = {(line["topic"], line["partition"]) for line in lines}
+    indexes = len({(line["topic"], line.get("on")) for line in lines})
+    return f"{indexes:,} index{'' if indexes == 1 else 'es'}, {plural(len(partitions), 'partition')}"
 
 
 def _sums_to_erase(report: Mapping[str, Any]) -> Iterator[str]:
@@ -380,6 +373,8 @@ def _short(line: Mapping[str, Any], job: str) -> dict[str, Any]:
         after = line.get(f"{name}_out", 0)
         if before or after:
             columns[name] = shown_change(name, before, after)
+    if job == "index":
+        columns |= short_of_index(line)
     for name in ("dirty_ratio", "cleanable_bytes", *_ERASED):  # of a dry run
         columns[name.removesuffix("_to_append").replace("records_", "")] = line.get(name)
     return columns | {"dropped": _reasons(line.get("dropped") or {}) or None}

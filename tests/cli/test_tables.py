@@ -55,6 +55,30 @@ def test_a_report_has_what_changed_at_a_terminal(width, monkeypatch):
     ]
 
 
+def test_a_report_of_indexes_has_what_was_indexed_at_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    found = Report("index", dry_run=False)
+    for on in ({}, {"on": "header.trace-id"}):
+        for partition in range(2):
+            figures = {"start": 0, "end": 1_200, "entries": 1_200, "index_bytes": 12_288}
+            found.add("orders", partition, "index", **on, **figures)
+    assert printed(lambda: print_report(found.to_dict(), Output.TEXT), Terminal()) == [
+        "topic   partition  index            offsets     entries  index_bytes",
+        "orders          0  keys             0 to 1,199    1,200     12.0 KiB",
+        "orders          1  keys             0 to 1,199    1,200     12.0 KiB",
+        "orders          0  header.trace-id  0 to 1,199    1,200     12.0 KiB",
+        "orders          1  header.trace-id  0 to 1,199    1,200     12.0 KiB",
+    ]
+    assert "index: 2 indexes, 2 partitions, " in capsys.readouterr().err
+    planned = Report("index", dry_run=True)
+    planned.add("orders", 0, "index", start=0, end=60, log_bytes=2_048)
+    assert printed(lambda: print_report(planned.to_dict(), Output.TEXT), Terminal()) == [
+        "topic   partition  index  offsets  log_bytes",
+        "orders          0  keys   0 to 59    2.0 KiB",
+    ]
+    assert "index (dry run): 1 index, 1 partition, " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 250])
 def test_every_cell_is_whole_at_any_width(width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))

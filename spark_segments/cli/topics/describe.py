@@ -18,7 +18,8 @@ from spark_segments.cli.command_options import (
     option,
     with_options,
 )
-from spark_segments.cli.output import FAILED, Output, index_lines, print_json, print_table, print_text, shown_hole
+from spark_segments.cli.index_output import index_lines
+from spark_segments.cli.output import FAILED, Output, print_json, print_table, print_text, shown_hole
 from spark_segments.config import TopicConfig, topic_config
 from spark_segments.errors import SegmentsError, UnknownTopicError, escaped
 from spark_segments.lake.noted import TABLES, described_tables
