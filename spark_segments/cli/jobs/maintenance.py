@@ -348,8 +348,9 @@ def index(
 
     --on makes a further index, for `segments consume --where`: of the values
     of a header, or of a field of the decoded value. What decodes it is given
-    once, by --value-format and --value-schema, and the index remembers it;
-    other formats build it again. The credentials of a registry are not kept.
+    by --value-format and --value-schema. The index remembers it for
+    `maintain`, without the credentials of a registry; other formats build it
+    again. A look-up has to be given the same formats.
 
     An erased key leaves all indexes in the erasure. vacuum deletes files that
     left an index longer than file.delete.delay.ms ago.
