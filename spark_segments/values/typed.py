@@ -100,6 +100,10 @@ class TypedColumns:
 
     def check_field(self, on: str) -> None:
         """Raises InvalidOptionError for a text that names no field of any records."""
+        try:
+            on.encode()
+        except UnicodeEncodeError:
+            raise InvalidOptionError("The text is no name of a field", expected="UTF-8", found=repr(on)) from None
         if not on.startswith(HEADER):
             names_of(on)
 
@@ -107,10 +111,7 @@ class TypedColumns:
         """The field of a topic's records that has a name: header.NAME, value.PATH or key.PATH, where the formats decode
         these. Raises InvalidOptionError, RegistryError.
         """
-        try:
-            on.encode()
-        except UnicodeEncodeError:
-            raise InvalidOptionError("The text is no name of a field", expected="UTF-8", found=repr(on)) from None
+        self.check_field(on)
         if on.startswith(HEADER):
             return HeaderField(on.removeprefix(HEADER))
         column, _ = names_of(on)
