@@ -205,8 +205,8 @@ class Topic(Prints):
         are of its type, or their text. Of a header that a record has several times any one counts. What a condition
         cannot decode is null for it, and no error, as value.errors=null reads it. The columns of the records that it
         leaves are decoded as value.errors and key.errors say, and can raise ValueFormatError. An index on the field is
-        asked as that of keys is, where it has the same formats. Of the view latest these are the records of the view that
-        have such fields: a key whose newest record has another value has none. No index is asked.
+        asked as that of keys is, where it has the same formats. Of the view latest these are the records of the view
+        that have such fields: a key whose newest record has another value has none. No index is asked.
         """
         from spark_segments.log import Scan, Selection
 
