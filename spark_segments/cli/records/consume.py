@@ -323,9 +323,10 @@ def consume(reading: Reading, location: LogOptions, values: ConsoleOptions, topi
     --where does the same for a header or a field of the decoded value, where
     `segments index --on` has made an index: header.NAME=TEXT, or
     value.PATH=VALUE with --value-format. Given again, it asks for any of the
-    values of a field, and for records that have all the fields. The formats
-    have to be those of the index. With --latest the newest record of each key
-    is printed, if it matches, and all is scanned.
+    values of a field, and for records that have all the fields. The first =
+    ends the field's name. The formats have to be those of the index. With
+    --latest the newest record of each key is printed, if it matches, and all
+    is scanned.
 
     Example: segments consume /data/log orders -n 10 \\
       --from-time "2 hours ago" --property print.key=true
