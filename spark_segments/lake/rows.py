@@ -313,6 +313,7 @@ class _Files(contextlib.ExitStack):
             self.push(partial(self._discard, path))
             stream = self.enter_context(self._storage.stream(path, unique=True))
             self._open[day] = _File(stream, self._schema, path, None if day == NO_DAY else day)
+            self.callback(self._open[day].end_writer)
         self._open[day].write(batch)
 
     def write_group(self, day: str | None, rows: pa.Table) -> None:
@@ -358,6 +359,14 @@ class _File:
                 self._bounds[name] = (min(values), max(values))
         if self._bytes >= ROW_GROUP_BYTES or self._rows >= ROW_GROUP_ROWS:
             self._flush()
+
+    def end_writer(self) -> None:
+        """Ends the writer of a task that fails while its stream is open: by itself it would do so at some later time,
+        and print that the stream is closed.
+        """
+        if self._writer is not None:
+            with contextlib.suppress(OSError, ValueError, pa.ArrowException, StorageError):
+                self._writer.close()
 
     def close(self) -> DataFile:
         self._flush()

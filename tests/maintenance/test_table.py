@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from datetime import date
 from pathlib import Path
@@ -765,3 +766,22 @@ def table_version(uri):
     """The version of the topic that the newest commit of a table names."""
     side = (IcebergSide if is_iceberg(uri) else DeltaSide)(uri, "key")
     return side.commits()[-1][1].version
+
+
+def test_a_run_that_ends_in_the_midst_of_a_file_leaves_no_file_and_prints_nothing_of_its_writer(
+    log, tmp_path, monkeypatch
+):
+    """A group of rows is written before the record comes that cannot be decoded."""
+    count = (1 << 17) + 1
+    values = pa.array([b"\0\0\0\1"] * count, pa.binary())
+    topic = log.create_topic("numbers")
+    topic.append(pa.table({"value": values}))
+    topic.append([{"value": b"no int"}])
+    ignored: list[str] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda raised: ignored.append(str(raised.exc_value)))
+    report = table(log, topics=["numbers"], table_uri=str(tmp_path / "lake"), formats={"value.format": "int"})
+    assert "expected int" in str(report.failed)
+    del report
+    gc.collect()
+    assert ignored == []
+    assert [*(tmp_path / "lake").rglob("*.parquet")] == []
