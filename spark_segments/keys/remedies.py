@@ -10,7 +10,7 @@ from spark_segments.keys.index_list import IndexList
 from spark_segments.log import RecordField
 
 _LONGEST_SHOWN = 80
-"""Characters of an option's value, in an error."""
+"""Characters of an option's value, in an error. An address of a registry is shown whole."""
 
 _OPTIONS = {
     "key.format": "--key-format",
@@ -26,7 +26,8 @@ def index_command(topic: str, on: str, formats: Mapping[str, str] | None = None,
     words += ["--drop"] if drop else []
     words += ["--on", shlex.quote(on)] if on else []
     for name, text in (formats or {}).items():
-        value = shlex.quote(text) if len(text) <= _LONGEST_SHOWN else "…"
+        is_shown = len(text) <= _LONGEST_SHOWN or name == "schema.registry"
+        value = shlex.quote(text) if is_shown else "…"
         words += [_OPTIONS[name], value] if name in _OPTIONS else ["--property", f"{name}={value}"]
     return " ".join(words)
 

@@ -88,7 +88,11 @@ class TypedColumns:
         key_type = _KEY_TYPES.get(name, pa.string())
         try:
             typed = pa.array([None if key is None else str(key) for key in keys], pa.string()).cast(key_type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError):
+        except UnicodeEncodeError:
+            found = ", ".join(map(ascii, keys[:3]))
+            expected = "a key that UTF-8 can write"
+            raise InvalidOptionError("A text is not UTF-8", expected=expected, found=found) from None
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             found = ", ".join(map(str, keys[:3]))
             raise InvalidOptionError("The text is no key", expected=key_type, found=found) from None
         if typed.null_count:

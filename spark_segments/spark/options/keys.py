@@ -20,7 +20,7 @@ def keys_of(values: OptionValues) -> tuple[Key, ...] | None:
 
     Raises InvalidOptionError for what is no list of keys. Null is none: records without a key are not looked for.
     """
-    return values.parsed("keys", _parsed, _EXPECTED, empty_is_absent=False)
+    return values.parsed("keys", _parsed, _EXPECTED)
 
 
 def _parsed(text: str) -> tuple[Key, ...]:

@@ -74,12 +74,11 @@ class OptionValues:
         """The name for messages: with Kafka's prefix where the user gave it with the prefix."""
         return name if self.has(name) else KAFKA_PREFIX + name
 
-    def parsed(self, name: str, parse: Callable[[str], T], expected: str, *, empty_is_absent: bool = True) -> T | None:
+    def parsed(self, name: str, parse: Callable[[str], T], expected: str) -> T | None:
         """The option's value, parsed by `parse`. A ValueError becomes an InvalidOptionError that names `expected`."""
         value = self.text(name)
-        if value is None and (empty_is_absent or not self.has(name)):
+        if value is None:
             return None
-        value = value or ""
         try:
             return parse(value)
         except InvalidOptionError as error:

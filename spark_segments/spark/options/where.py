@@ -24,7 +24,7 @@ def fields_of(values: OptionValues) -> Mapping[str, Values]:
 
     Raises InvalidOptionError for what is no such object. Null is no value: records without a field are not looked for.
     """
-    return values.parsed("where", _parsed, _EXPECTED, empty_is_absent=False) or {}
+    return values.parsed("where", _parsed, _EXPECTED) or {}
 
 
 def _parsed(text: str) -> dict[str, Values]:
